@@ -1,0 +1,26 @@
+"""Microscaling (MX) quantization as PyTorch operators: one contract, the same bytes everywhere.
+
+``torch.ops.aten_mx.quantize_mx`` and ``dequantize_mx`` are registered by importing this package;
+:func:`quantize_mx` and :func:`dequantize_mx` are their documented front doors.
+"""
+
+# The order counts: schemas and fakes, then the composite (see schema.py), then the vmap rules.
+import aten_mx.schema  # isort: skip
+from aten_mx.dispatch import decomposition_table  # isort: skip
+import aten_mx.transforms  # noqa: F401  # isort: skip
+from aten_mx.alias import install_torch_alias, remove_torch_alias
+from aten_mx.functional import dequantize_mx, quantize_mx
+from aten_mx.layout import SwizzleType
+from aten_mx.scaling import ScaleCalculationMode
+from aten_mx.version import __version__
+
+__all__ = [
+    "ScaleCalculationMode",
+    "SwizzleType",
+    "__version__",
+    "decomposition_table",
+    "dequantize_mx",
+    "install_torch_alias",
+    "quantize_mx",
+    "remove_torch_alias",
+]

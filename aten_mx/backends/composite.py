@@ -1,0 +1,220 @@
+"""The emulated kernels, in plain PyTorch ops: for every device, and for compilers to inline.
+
+The arithmetic is on the bits of float32 numbers, in integers or in float32 steps that are exact
+and never meet a subnormal, so flush-to-zero changes nothing. Big temporaries are reused in place:
+in eager mode a fresh 64 MiB buffer costs ten passes over a warm one in page faults.
+
+Shifts are spelled out because ``<<`` and ``>>`` give wrong bytes on DTensor
+(pytorch/pytorch#156533).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import bitwise_left_shift as shift_left
+from torch import bitwise_right_shift as shift_right
+
+from aten_mx.formats import (
+    E8M0_BIAS,
+    E8M0_NAN,
+    FLOAT32_BIAS,
+    FLOAT32_MANTISSA_BITS,
+    ElementFormat,
+)
+from aten_mx.layout import SwizzleType, pack_nibbles, swizzle, unpack_nibbles, unswizzle
+from aten_mx.meta import DequantizeCall, QuantizeCall, describe_dequantize, describe_quantize
+
+_MAGNITUDE = 0x7FFFFFFF
+_EXPONENT = 0x7F800000  # also the bits of Inf; larger magnitudes are NaN
+_MIN_NORMAL = 1 << FLOAT32_MANTISSA_BITS
+_MAX_FINITE = _EXPONENT - 1
+_QUIET_NAN = 0x7FC00000
+_SUBNORMAL_EXPONENT = 149  # a float32 subnormal is its bits, read as an integer, times 2^-149
+
+
+def quantize_mx(
+    self: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Emulated ``quantize_mx.format``: see :func:`aten_mx.quantize_mx` for the semantics.
+
+    Returns:
+        output, scale: dtypes and layout as ``torch.ops.aten_mx.quantize_mx.format`` gives them.
+
+    Raises:
+        TypeError, IndexError, ValueError: as the op.
+    """
+    call = describe_quantize(
+        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
+    )
+    return emulate_quantize(self, block_size, call, swizzle_type)
+
+
+def emulate_quantize(
+    self: Tensor, block_size: int, call: QuantizeCall, swizzle_type: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The outputs that ``call`` describes, of either overload."""
+    fmt, dim = call.fmt, call.dim
+    # detach: autograd falls through this op, so that the inner ops would record.
+    values = self.detach().resolve_neg().movedim(dim, -1)
+    values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
+    int_dtype = torch.int32 if values.dtype is torch.float32 else torch.int16
+    negative = values.view(int_dtype) < 0
+    magnitude = values.to(torch.float32, copy=True).view(torch.int32).bitwise_and_(_MAGNITUDE)
+
+    # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
+    amax = magnitude.amax(-1, keepdim=True)
+    special = amax > _MAX_FINITE
+    scale = torch.where(special, E8M0_NAN, _biased_scale(amax.clamp_max(_MAX_FINITE), call))
+    codes = _encode(magnitude, scale, fmt)
+    if fmt.twos_complement:
+        codes = torch.where(negative, -codes, codes)
+    else:
+        codes |= negative.to(torch.uint8).mul_(fmt.sign_bit)
+    codes.masked_fill_(special, fmt.nan_code)
+
+    payload = codes.flatten(-2)
+    if fmt.codes_per_byte == 2:
+        payload = pack_nibbles(payload)
+    scale = scale.squeeze(-1).to(torch.uint8)
+    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
+        scale = swizzle(scale)
+    # The dtype views come last, and in an opaque op: see schema.py.
+    return (
+        torch.ops.aten_mx._bitcast(payload.movedim(-1, dim), call.output.dtype, dim),
+        torch.ops.aten_mx._bitcast(scale.movedim(-1, dim), call.scale.dtype, dim),
+    )
+
+
+def _biased_scale(amax: Tensor, call: QuantizeCall) -> Tensor:
+    """Scale bytes, as int32, of blocks whose largest magnitudes have the float32 bits ``amax``."""
+    # float32(integer) is exact below 2^24 and normalises, also where the exponent goes negative.
+    subnormal = amax.to(torch.float32).view(torch.int32) - (
+        _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
+    )
+    normalised = torch.where(amax < _MIN_NORMAL, subnormal, amax)
+    exponent = shift_right(normalised + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
+    return (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
+
+
+def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
+    """Codes (uint8, sign not set) of float32 bits ``magnitude``, which is overwritten.
+
+    ``w = |v| * 2^(bias - X)`` has, as a float32, the exponent field ``127 + f`` where the code's
+    exponent field is ``f``. Multiplying by a power of two is a subtraction on the bits, except for
+    subnormals: they have no leading one, and the bits of ``c + m`` stand where the value is
+    ``2 m``, with ``c`` the image of the smallest normal. ``2 w - c`` is right for them and not
+    below ``w`` for all others, so the minimum of the two is right for all.
+    """
+    dropped_bits = FLOAT32_MANTISSA_BITS - fmt.mantissa_bits
+    offset = shift_left(scale - E8M0_BIAS - fmt.bias, FLOAT32_MANTISSA_BITS)
+    # All below 2^-mantissa_bits rounds to zero; the bound keeps w's bits those of a normal number.
+    lowest = (FLOAT32_BIAS - fmt.mantissa_bits - 3) << FLOAT32_MANTISSA_BITS
+    w_bits = magnitude.sub_(offset).clamp_min_(lowest)
+    w = w_bits.view(torch.float32)
+    min_normal = (_MIN_NORMAL - offset).clamp_min(lowest).view(torch.float32)
+    ulp = torch.add(-min_normal, w, alpha=2)
+    w.clamp_max_(ulp)
+
+    # Round in one addition: 2^(23 - mantissa_bits) times w's power of two (at least 2, that of the
+    # smallest normal code) leaves mantissa_bits of fraction, and float32 addition rounds to even.
+    ulp_bits = ulp.view(torch.int32).copy_(w_bits).bitwise_and_(_EXPONENT)
+    ulp_bits.clamp_min_((FLOAT32_BIAS + 1) << FLOAT32_MANTISSA_BITS)
+    w.add_(ulp, alpha=2.0**dropped_bits)
+
+    # The sum's fraction is the rounded significand, leading one included. The code is that plus
+    # (f - 1) << mantissa_bits; all constants that are left vanish modulo 256.
+    codes = w_bits.sub_(ulp_bits).add_(ulp_bits.bitwise_right_shift_(dropped_bits))
+    return codes.bitwise_and_(0xFF).to(torch.uint8).clamp_max_(fmt.max_code)
+
+
+def dequantize_mx(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> Tensor:
+    """Emulated ``dequantize_mx.format``: see :func:`aten_mx.dequantize_mx` for the semantics.
+
+    Raises:
+        TypeError, IndexError, ValueError, RuntimeError: as the op.
+    """
+    call = describe_dequantize(
+        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
+    )
+    return emulate_dequantize(self, scale, block_size, call, swizzle_type)
+
+
+def emulate_dequantize(
+    self: Tensor, scale: Tensor, block_size: int, call: DequantizeCall, swizzle_type: int = 0
+) -> Tensor:
+    """The output that ``call`` describes, of either overload."""
+    fmt, dim = call.fmt, call.dim
+    bytes_dtype = torch.int8 if fmt.twos_complement else torch.uint8
+    payload = torch.ops.aten_mx._bitcast(self.detach(), bytes_dtype, dim).movedim(dim, -1)
+    scale_bytes = torch.ops.aten_mx._bitcast(scale.detach(), torch.uint8, dim).movedim(dim, -1)
+    codes = unpack_nibbles(payload) if fmt.codes_per_byte == 2 else payload
+    blocks = codes.shape[-1] // block_size
+    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
+        scale_bytes = unswizzle(scale_bytes, codes.shape[-2], blocks)
+    bits = _decode(
+        codes.unflatten(-1, (blocks, block_size)).to(torch.int32),
+        scale_bytes.unsqueeze(-1).to(torch.int32),
+        fmt,
+    )
+    # clone: exact strides, also for sizes 0 and 1, where contiguous() keeps what it finds.
+    values = (
+        _round_to(bits, call.output.dtype).flatten(-2).clone(memory_format=torch.contiguous_format)
+    )
+    return values.movedim(-1, dim)
+
+
+def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
+    """Float32 bits of ``value(codes) * 2^(scale - 127)``."""
+    if fmt.twos_complement:
+        negative, magnitude = codes < 0, codes.abs()
+    else:
+        negative = (codes & fmt.sign_bit) != 0
+        magnitude = codes & (fmt.sign_bit - 1)
+
+    # The value, normal in float32: as in _encode, 2 w - c mends codes without a leading one.
+    w_bits = shift_left(magnitude, FLOAT32_MANTISSA_BITS - fmt.mantissa_bits)
+    w = (w_bits + ((FLOAT32_BIAS - fmt.bias) << FLOAT32_MANTISSA_BITS)).view(torch.float32)
+    w = torch.minimum(w, w * 2 - fmt.min_normal)
+
+    # Where the product is normal or overflows: add exponents, with the sum capped at Inf's bits.
+    exponent = shift_left(scale - E8M0_BIAS, FLOAT32_MANTISSA_BITS)
+    product = torch.minimum(w.view(torch.int32), _EXPONENT - exponent.clamp_min(0)) + exponent
+    # Where it is subnormal or zero its bits are the product in units of 2^-149, an integer. Above
+    # the capped scale only zero is that small.
+    unit_exponent = scale.clamp_max(fmt.bias + fmt.mantissa_bits) - E8M0_BIAS + _SUBNORMAL_EXPONENT
+    unit = shift_left(unit_exponent + FLOAT32_BIAS, FLOAT32_MANTISSA_BITS).view(torch.float32)
+    small = (w * unit).clamp_max(float(_MIN_NORMAL)).to(torch.int32)
+    bits = torch.where(small < _MIN_NORMAL, small, product)
+
+    if fmt.inf_code is not None:
+        bits = torch.where(magnitude == fmt.inf_code, _EXPONENT, bits)
+    bits = torch.where(negative, bits | ~_MAGNITUDE, bits)
+    is_nan = scale == E8M0_NAN
+    if fmt.nan_code:
+        is_nan = is_nan | (magnitude > (fmt.inf_code or fmt.max_code))
+    return torch.where(is_nan, _QUIET_NAN, bits)
+
+
+def _round_to(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """The float32 numbers with these bits, rounded once to ``dtype``."""
+    if dtype is torch.bfloat16:
+        # Not .to(): hardware converts flush subnormals (Intel: VCVTNEPS2BF16).
+        tie = shift_right(bits, 16) & 1
+        return shift_right(bits + 0x7FFF + tie, 16).to(torch.int16).view(torch.bfloat16)
+    return bits.view(torch.float32).to(dtype)

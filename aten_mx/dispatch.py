@@ -1,0 +1,142 @@
+"""What answers a call: validation at BackendSelect, then a device's kernel or the composite.
+
+* **Autograd falls through.** The ops aren't differentiable, so outputs never require grad,
+  whatever kernel answers, and no kernel needs an autograd registration of its own.
+* **BackendSelect validates.** It sits below autograd and Python dispatch and above every backend
+  key, so it runs before each kernel, C++ ones included, also under ``inference_mode``.
+* **The composite** is CompositeImplicitAutograd: it answers on every device without a kernel, and
+  compilers inline it. Traced, it runs without BackendSelect and so validates itself. That of
+  ``.format`` calls the base overload where the device has a kernel for that one, so that a backend
+  which registers nothing else is reached by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aten_mx.backends.composite import emulate_dequantize, emulate_quantize
+from aten_mx.meta import describe_dequantize, describe_quantize
+from aten_mx.schema import LIB
+
+_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
+_BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(_BACKEND_SELECT)
+_quantize_mx = torch.ops.aten_mx.quantize_mx
+_dequantize_mx = torch.ops.aten_mx.dequantize_mx
+_bitcast = torch.ops.aten_mx._bitcast.default
+
+
+def has_kernel(op: torch._ops.OpOverload, device: torch.device) -> bool:
+    """Whether ``device`` has a kernel of its own for ``op``, and not only the composite."""
+    key = torch._C._dispatch_key_for_device(device.type)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+
+
+def quantize_mx_composite(
+    self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
+) -> tuple[Tensor, Tensor]:
+    """``quantize_mx`` in plain PyTorch ops."""
+    call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
+    return emulate_quantize(self, block_size, call)
+
+
+def quantize_mx_format_composite(
+    self: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """``quantize_mx.format`` in plain PyTorch ops, or by the device's kernel of the base one."""
+    call = describe_quantize(
+        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
+    )
+    dtype = call.fmt.dtype
+    if dtype is None or swizzle_type or not has_kernel(_quantize_mx.default, self.device):
+        return emulate_quantize(self, block_size, call, swizzle_type)
+    output, scale = _quantize_mx.default(self, dim, block_size, dtype, scale_calculation_mode)
+    if dtype is not call.output.dtype:
+        output = _bitcast(output, call.output.dtype, call.dim)
+    return output, scale
+
+
+def dequantize_mx_composite(
+    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
+) -> Tensor:
+    """``dequantize_mx`` in plain PyTorch ops."""
+    call = describe_dequantize(self, scale, dim, block_size, None, dtype)
+    return emulate_dequantize(self, scale, block_size, call)
+
+
+def dequantize_mx_format_composite(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> Tensor:
+    """``dequantize_mx.format`` in plain PyTorch ops, or by the device's kernel of the base one."""
+    call = describe_dequantize(
+        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
+    )
+    payload_dtype = call.fmt.dtype
+    if payload_dtype is None or swizzle_type or not has_kernel(_dequantize_mx.default, self.device):
+        return emulate_dequantize(self, scale, block_size, call, swizzle_type)
+    if self.dtype is not payload_dtype:
+        self = _bitcast(self, payload_dtype, call.dim)
+    output: Tensor = _dequantize_mx.default(self, scale, dim, block_size, dtype)
+    return output
+
+
+def _describe_dequantize_base(
+    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
+) -> None:
+    describe_dequantize(self, scale, dim, block_size, None, dtype)
+
+
+def _validating(op: torch._ops.OpOverload, validate: Callable[..., Any]) -> Callable[..., Any]:
+    def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        validate(*args, **kwargs)
+        return op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+
+    return backend_select
+
+
+OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    _quantize_mx.default: (describe_quantize, quantize_mx_composite),
+    _quantize_mx.format: (describe_quantize, quantize_mx_format_composite),
+    _dequantize_mx.default: (_describe_dequantize_base, dequantize_mx_composite),
+    _dequantize_mx.format: (describe_dequantize, dequantize_mx_format_composite),
+}
+"""Each overload with its validation and its composite."""
+
+for _op, (_validate, _composite) in OVERLOADS.items():
+    _name = _op._schema.name.split("::")[1] + ("." + _op._overloadname).replace(".default", "")
+    LIB.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+    LIB.impl(_name, _validating(_op, _validate), "BackendSelect", with_keyset=True)
+    LIB.impl(_name, _composite, "CompositeImplicitAutograd")
+
+
+def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """The composites, for a caller who wants the ops inlined.
+
+    Returns:
+        A new dict from each overload to its composite, as ``ExportedProgram.run_decompositions``,
+        ``make_fx`` and ``aot_autograd`` take it. With it the ops are inlined also on a device
+        whose own kernel would keep them one node.
+
+    Example::
+
+        >>> import aten_mx
+        >>> sorted(str(op) for op in aten_mx.decomposition_table())[:2]
+        ['aten_mx.dequantize_mx.default', 'aten_mx.dequantize_mx.format']
+    """
+    return {op: composite for op, (_, composite) in OVERLOADS.items()}

@@ -1,0 +1,156 @@
+"""The documented front doors: typed functions over ``torch.ops.aten_mx``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aten_mx.formats import FORMAT_OF_DTYPE
+from aten_mx.layout import SwizzleType
+from aten_mx.scaling import ScaleCalculationMode
+
+
+def quantize_mx(
+    input: Tensor,
+    dim: int = -1,
+    block_size: int = 32,
+    dtype: torch.dtype | str = torch.float8_e4m3fn,
+    scale_calculation_mode: ScaleCalculationMode | int | str | Any = "floor",
+    *,
+    swizzle_type: SwizzleType | int | Any = SwizzleType.NO_SWIZZLE,
+) -> tuple[Tensor, Tensor]:
+    r"""Quantize ``input`` to a Microscaling format: one power-of-two scale a block along ``dim``.
+
+    For a block :math:`v` with shared exponent :math:`X` (see :class:`ScaleCalculationMode`), each
+    element is :math:`v_i \cdot 2^{-X}`, rounded once to the element format, ties to even,
+    subnormals included, and then saturated. Source: OCP Microscaling Formats (MX) v1.0,
+    section 6.3; pytorch/rfcs#86.
+
+    Args:
+        input: float32, bfloat16 or float16, shape ``(*, K, *)`` with ``K = input.shape[dim]``,
+            any strides, any device.
+        dim: the blocked dimension; negative counts from the end.
+        block_size: elements that share a scale; divides ``K``, even for FP4. OCP's value is 32.
+        dtype: the element format: ``torch.float8_e4m3fn``, ``torch.float8_e5m2``,
+            ``torch.float4_e2m1fn_x2``, ``torch.int8``, or one of the strings ``"fp8_e4m3"``,
+            ``"fp8_e5m2"``, ``"fp6_e2m3"``, ``"fp6_e3m2"``, ``"fp4_e2m1"``, ``"int8"``. The strings
+            give FP6 and FP4 as raw ``torch.uint8`` bytes.
+        scale_calculation_mode: a :class:`ScaleCalculationMode`, its int, its name in lower case, or
+            an enum member whose ``value`` is that name.
+        swizzle_type: ``1`` (:attr:`SwizzleType.SWIZZLE_32_4_4`) lays the scale out in 128x4 tiles
+            padded with byte 0; needs rank 2 or more, the last ``dim`` and blocks of 32.
+
+    Returns:
+        output: payload of the shape of ``input``; with two codes a byte (FP4) ``K / 2`` at
+            ``dim``, the even element in the low nibble. FP6 has one code a byte, in the low bits.
+        scale: ``torch.float8_e8m0fnu`` of the shape of ``input`` with ``K / block_size`` at
+            ``dim``; swizzled: ``(*leading, 32 * ceil(rows / 128), 16 * ceil(K / 128))``. Byte ``b``
+            means ``2^(b - 127)``; byte 0 is ``2^-127``.
+
+        Both are dense with ``dim`` innermost (stride 1) and the other dimensions in their order,
+        whatever the strides of ``input``: for ``dim=-1`` plain contiguous.
+
+    Raises:
+        TypeError: ``input`` isn't dense and strided or has another dtype (float64 too: it would
+            round twice); ``dtype`` isn't an element format.
+        IndexError: rank 0, or ``dim`` out of range.
+        ValueError: unknown format string, mode or swizzle; ``block_size`` below 1, odd for FP4, or
+            not a divisor of ``K``; a swizzle that doesn't fit.
+
+    Special values: a block with NaN or Inf gets scale byte ``0xFF`` and NaN codes (``0x7F`` in FP8,
+    0 elsewhere: the scale alone carries it). A zero block gets scale byte 0. Zeros keep their sign,
+    also elements that round to zero, except in INT8, which has one zero and never emits -128.
+
+    Not differentiable: outputs never require grad, ``torch.func.grad`` and ``jvp`` see a constant.
+    The bytes are the same on every backend, also when it flushes subnormals.
+
+    Example::
+
+        >>> import torch, aten_mx
+        >>> x = torch.tensor([[1.1, 2.0, 448.0, -0.0]])
+        >>> output, scale = aten_mx.quantize_mx(x, block_size=4)
+        >>> output
+        tensor([[  1.1250,   2.0000, 448.0000,  -0.0000]], dtype=torch.float8_e4m3fn)
+        >>> scale
+        tensor([[1.]], dtype=torch.float8_e8m0fnu)
+        >>> output, scale = aten_mx.quantize_mx(torch.ones(64, 3), dim=0, dtype="fp4_e2m1")
+        >>> output.shape, output.stride(), scale.shape
+        (torch.Size([32, 3]), (1, 32), torch.Size([2, 3]))
+    """
+    op = torch.ops.aten_mx.quantize_mx
+    mode = int(ScaleCalculationMode.parse(scale_calculation_mode))
+    swizzle = int(getattr(swizzle_type, "value", swizzle_type))
+    if isinstance(dtype, str):
+        return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
+    fmt = FORMAT_OF_DTYPE.get(dtype)
+    if swizzle == 0 or fmt is None:  # without a format the op says so
+        return op.default(input, dim, block_size, dtype, mode)  # type: ignore[no-any-return]
+    output, scale = op.format(input, dim, block_size, fmt.name, mode, swizzle_type=swizzle)
+    if output.dtype is not dtype:
+        output = torch.ops.aten_mx._bitcast(output, dtype, dim)
+    return output, scale
+
+
+def dequantize_mx(
+    input: Tensor,
+    scale: Tensor,
+    dim: int = -1,
+    block_size: int = 32,
+    dtype: torch.dtype = torch.float32,
+    *,
+    elem_format: str | None = None,
+    swizzle_type: SwizzleType | int | Any = SwizzleType.NO_SWIZZLE,
+) -> Tensor:
+    r"""Turn a Microscaling payload and its scale back into ordinary numbers.
+
+    Each element is ``value(code) * 2^(b - 127)`` with ``b`` its block's scale byte: exact in
+    float32 up to overflow to ±Inf, then rounded once to ``dtype``, ties to even. Source: OCP
+    Microscaling Formats (MX) v1.0, section 5.1.
+
+    Args:
+        input: payload as :func:`quantize_mx` gives it, any strides.
+        scale: ``torch.float8_e8m0fnu``, ``K / block_size`` at ``dim``, or swizzled; any strides,
+            on the device of ``input``.
+        dim: the blocked dimension; negative counts from the end.
+        block_size: elements that share a scale.
+        dtype: of the result: float32, bfloat16 or float16.
+        elem_format: the element format's string; needed for raw bytes (``torch.uint8``), whose
+            dtype doesn't tell it. ``None``: the format that the payload's dtype names.
+        swizzle_type: the layout of ``scale``. Its padding is never read.
+
+    Returns:
+        A tensor of ``dtype`` with the quantized tensor's shape (FP4: twice the payload's size at
+        ``dim``), dense with ``dim`` innermost.
+
+    Raises:
+        TypeError: payload, scale or result dtype that isn't in the tables; not dense and strided.
+        IndexError: rank 0, or ``dim`` out of range.
+        ValueError: unknown format or swizzle; a ``block_size`` that doesn't fit; payload and scale
+            whose shapes don't belong together.
+        RuntimeError: payload and scale on different devices.
+
+    Special values: scale byte ``0xFF`` makes the whole block NaN; NaN and Inf codes pass through.
+    Every NaN is the positive quiet one. Subnormal results are kept also when the device flushes
+    subnormals. Bits 6 and 7 of an FP6 byte are ignored.
+
+    Not differentiable, as :func:`quantize_mx`.
+
+    Example::
+
+        >>> import torch, aten_mx
+        >>> x = torch.tensor([[1.0, 5.0]])
+        >>> output, scale = aten_mx.quantize_mx(x, block_size=2, dtype="fp4_e2m1")
+        >>> aten_mx.dequantize_mx(output, scale, block_size=2, elem_format="fp4_e2m1")
+        tensor([[1., 4.]])
+    """
+    op = torch.ops.aten_mx.dequantize_mx
+    swizzle = int(getattr(swizzle_type, "value", swizzle_type))
+    if elem_format is None and swizzle != 0 and input.dtype in FORMAT_OF_DTYPE:
+        elem_format = FORMAT_OF_DTYPE[input.dtype].name
+    if elem_format is None:  # a payload of another dtype gets the op's error
+        return op.default(input, scale, dim, block_size, dtype)  # type: ignore[no-any-return]
+    return op.format(  # type: ignore[no-any-return]
+        input, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle
+    )

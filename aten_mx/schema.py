@@ -1,0 +1,103 @@
+"""The ops' schemas and their fake implementations, registered in that order.
+
+The order matters: PyTorch refuses a fake for an op that already has a CompositeImplicitAutograd
+kernel, so ``aten_mx.dispatch`` (the composite) is imported after this module.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aten_mx.meta import TensorSpec, describe_dequantize, describe_quantize
+
+LIB = torch.library.Library("aten_mx", "DEF")
+
+# These four never change: a C++ kernel must match its schema argument for argument, so an added
+# keyword would break every backend. New behaviour comes as a new overload.
+SCHEMAS = (
+    "quantize_mx(Tensor self, int dim, int block_size, ScalarType dtype, "
+    "int scale_calculation_mode=0) -> (Tensor output, Tensor scale)",
+    "quantize_mx.format(Tensor self, int dim, int block_size, str elem_format, "
+    "int scale_calculation_mode=0, *, int swizzle_type=0) -> (Tensor output, Tensor scale)",
+    "dequantize_mx(Tensor self, Tensor scale, int dim, int block_size, ScalarType dtype) -> Tensor",
+    "dequantize_mx.format(Tensor self, Tensor scale, int dim, int block_size, str elem_format, "
+    "ScalarType dtype, *, int swizzle_type=0) -> Tensor",
+)
+# Internal, and opaque to compilers: Inductor's C++ code generator (2.13) has no float8_e8m0fnu and
+# no float4_e2m1fn_x2, so the composite leaves the last dtype view to this op.
+_BITCAST_SCHEMA = "_bitcast(Tensor self, ScalarType dtype, int dim) -> Tensor"
+
+for _schema in (*SCHEMAS, _BITCAST_SCHEMA):
+    LIB.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def quantize_mx_fake(
+    self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Outputs of the base overload without values."""
+    call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
+    return call.output.empty(self.device), call.scale.empty(self.device)
+
+
+def quantize_mx_format_fake(
+    self: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Outputs of ``.format`` without values."""
+    call = describe_quantize(
+        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
+    )
+    return call.output.empty(self.device), call.scale.empty(self.device)
+
+
+def dequantize_mx_fake(
+    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
+) -> Tensor:
+    """Output of the base overload without values."""
+    return describe_dequantize(self, scale, dim, block_size, None, dtype).output.empty(self.device)
+
+
+def dequantize_mx_format_fake(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> Tensor:
+    """Output of ``.format`` without values."""
+    call = describe_dequantize(
+        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
+    )
+    return call.output.empty(self.device)
+
+
+def _bitcast_fake(self: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
+    return TensorSpec(list(self.shape), dim % self.dim(), dtype).empty(self.device)
+
+
+def _bitcast(self: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
+    """A copy of ``self``'s bytes as ``dtype``, laid out by the layout rule of ``dim``."""
+    copy = TensorSpec(list(self.shape), dim % self.dim(), self.dtype).empty(self.device)
+    return copy.copy_(self).view(dtype)
+
+
+LIB.impl("_bitcast", _bitcast, "CompositeExplicitAutograd")
+LIB.impl("_bitcast", torch.library.fallthrough_kernel, "Autograd")
+
+for _name, _fake in (
+    ("quantize_mx", quantize_mx_fake),
+    ("quantize_mx.format", quantize_mx_format_fake),
+    ("dequantize_mx", dequantize_mx_fake),
+    ("dequantize_mx.format", dequantize_mx_format_fake),
+    ("_bitcast", _bitcast_fake),
+):
+    torch.library.register_fake(f"aten_mx::{_name}", _fake, lib=LIB)
