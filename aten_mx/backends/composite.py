@@ -102,7 +102,8 @@ def _as_output(payload: Tensor, spec: TensorSpec) -> Tensor:
     at any op that takes one.
     """
     if spec.dtype in _OPAQUE_DTYPES:
-        return torch.ops.aten_mx._bitcast(payload, spec.dtype, spec.dim)
+        output: Tensor = torch.ops.aten_mx._bitcast(payload, spec.dtype, spec.dim)
+        return output
     # clone and not contiguous: exact strides, also for sizes 0 and 1.
     moved = payload.movedim(spec.dim, -1).clone(memory_format=torch.contiguous_format)
     return moved.movedim(-1, spec.dim).view(spec.dtype)
@@ -207,35 +208,40 @@ def emulate_dequantize(
 
 
 def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
-    """Float32 bits of ``value(codes) * 2^(scale - 127)``."""
+    """Float32 bits of ``value(codes) * 2^(scale - 127)``; ``codes`` (int32) are overwritten."""
     if fmt.twos_complement:
-        negative, magnitude = codes < 0, codes.abs()
+        negative = codes < 0
+        magnitude = codes.abs_()
     else:
-        negative = (codes & fmt.sign_bit) != 0
-        magnitude = codes & (fmt.sign_bit - 1)
+        codes.bitwise_and_(2 * fmt.sign_bit - 1)
+        negative = codes >= fmt.sign_bit
+        magnitude = codes.bitwise_and_(fmt.sign_bit - 1)
+    is_inf = magnitude == fmt.inf_code if fmt.inf_code else None
+    is_nan = magnitude > (fmt.inf_code or fmt.max_code) if fmt.nan_code else None
 
     # The value, normal in float32: as in _encode, 2 w - c mends codes without a leading one.
-    w_bits = shift_left(magnitude, FLOAT32_MANTISSA_BITS - fmt.mantissa_bits)
-    w = (w_bits + ((FLOAT32_BIAS - fmt.bias) << FLOAT32_MANTISSA_BITS)).view(torch.float32)
-    w = torch.minimum(w, w * 2 - fmt.min_normal)
+    w_bits = magnitude.bitwise_left_shift_(FLOAT32_MANTISSA_BITS - fmt.mantissa_bits)
+    w_bits.add_((FLOAT32_BIAS - fmt.bias) << FLOAT32_MANTISSA_BITS)
+    w = w_bits.view(torch.float32)
+    product = (w - fmt.min_normal).add_(w)
+    w.clamp_max_(product)
 
-    # Where the product is normal or overflows: add exponents, with the sum capped at Inf's bits.
-    exponent = shift_left(scale - E8M0_BIAS, FLOAT32_MANTISSA_BITS)
-    product = torch.minimum(w.view(torch.int32), _EXPONENT - exponent.clamp_min(0)) + exponent
-    # Where it is subnormal or zero its bits are the product in units of 2^-149, an integer. Above
-    # the capped scale only zero is that small.
+    # Where the product is subnormal or zero its bits are the product in units of 2^-149, an
+    # integer. Above the capped scale only zero is that small.
     unit_exponent = scale.clamp_max(fmt.bias + fmt.mantissa_bits) - E8M0_BIAS + _SUBNORMAL_EXPONENT
     unit = shift_left(unit_exponent + FLOAT32_BIAS, FLOAT32_MANTISSA_BITS).view(torch.float32)
-    small = (w * unit).clamp_max(float(_MIN_NORMAL)).to(torch.int32)
-    bits = torch.where(small < _MIN_NORMAL, small, product)
+    small = product.copy_(w).mul_(unit).clamp_max_(float(_MIN_NORMAL)).to(torch.int32)
+    # Where it is normal or overflows: add exponents, with the sum capped at Inf's bits.
+    exponent = shift_left(scale - E8M0_BIAS, FLOAT32_MANTISSA_BITS)
+    w_bits.clamp_max_(_EXPONENT - exponent.clamp_min(0)).add_(exponent)
 
-    if fmt.inf_code is not None:
-        bits = torch.where(magnitude == fmt.inf_code, _EXPONENT, bits)
-    bits = torch.where(negative, bits | ~_MAGNITUDE, bits)
-    is_nan = scale == E8M0_NAN
-    if fmt.nan_code:
-        is_nan = is_nan | (magnitude > (fmt.inf_code or fmt.max_code))
-    return torch.where(is_nan, _QUIET_NAN, bits)
+    bits = torch.where(small < _MIN_NORMAL, small, w_bits)
+    if is_inf is not None:
+        bits.masked_fill_(is_inf, _EXPONENT)
+    bits.add_(negative, alpha=-_MAGNITUDE - 1)
+    if is_nan is not None:
+        bits.masked_fill_(is_nan, _QUIET_NAN)
+    return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN)
 
 
 def _round_to(bits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,61 @@
+"""Compile caches on disk never serve a graph made by another source of the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import aten_mx
+from aten_mx.compile_cache import source_tag, tag_compile_caches
+
+PROGRAM = """
+import torch, aten_mx
+x = torch.tensor([[1.0, 3.0] * 16])
+output, scale = torch.compile(aten_mx.quantize_mx)(x)
+print(output.view(torch.uint8)[0, 0].item(), scale.view(torch.uint8).item())
+"""
+
+
+def run(package_parent: Path, cache: Path) -> str:
+    environment = dict(
+        os.environ, PYTHONPATH=str(package_parent), TORCHINDUCTOR_CACHE_DIR=str(cache)
+    )
+    environment.pop("TORCHINDUCTOR_FORCE_DISABLE_CACHES", None)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        cwd=package_parent,  # found before the installed package
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout
+
+
+def test_a_changed_source_is_compiled_anew(tmp_path: Path) -> None:
+    """Two sources of the package, one cache directory: each runs its own graph."""
+    shutil.copytree(Path(aten_mx.__file__).parent, tmp_path / "aten_mx")
+    cache = tmp_path / "cache"
+    before = run(tmp_path, cache)
+    composite = tmp_path / "aten_mx" / "backends" / "composite.py"
+    source = composite.read_text()
+    changed = source.replace("(exponent - call.fmt.emax)", "(exponent - call.fmt.emax + 1)")
+    assert changed != source
+    composite.write_text(changed)
+    after = run(tmp_path, cache)
+    assert before.split() == ["112", "120"]
+    assert after.split() == ["104", "121"]
+
+
+def test_the_tag_keeps_the_users_own() -> None:
+    config = torch.compiler.config
+    with config.patch(cache_key_tag="mine"):
+        tag_compile_caches()
+        tag_compile_caches()
+        assert config.cache_key_tag == f"mine;{source_tag()}"
+    assert source_tag() in config.cache_key_tag
