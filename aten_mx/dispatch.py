@@ -12,11 +12,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
 from aten_mx.backends.composite import emulate_dequantize, emulate_quantize
 from aten_mx.meta import describe_dequantize, describe_quantize
@@ -129,9 +131,9 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """The composites, for a caller who wants the ops inlined.
 
     Returns:
-        A new dict from each overload to its composite, as ``ExportedProgram.run_decompositions``,
-        ``make_fx`` and ``aot_autograd`` take it. With it the ops are inlined also on a device
-        whose own kernel would keep them one node.
+        A new dict from each overload to its composite, as ``aot_autograd``, ``make_fx`` and
+        ``ExportedProgram.run_decompositions`` take it. The first two then inline the ops also on a
+        device that has a kernel; ``run_decompositions`` (PyTorch 2.13) leaves them one node there.
 
     Example::
 
@@ -139,4 +141,17 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         >>> sorted(str(op) for op in aten_mx.decomposition_table())[:2]
         ['aten_mx.dequantize_mx.default', 'aten_mx.dequantize_mx.format']
     """
-    return {op: composite for op, (_, composite) in OVERLOADS.items()}
+    return {op: _without_mutations(composite) for op, (_, composite) in OVERLOADS.items()}
+
+
+def _without_mutations(composite: Callable[..., Any]) -> Callable[..., Any]:
+    """The composites reuse their temporaries in place, but AOTAutograd decomposes after it has
+    taken mutations out of the graph; ``ExportedProgram`` does before, and cannot nest."""
+    functional = dispatch_functionalize(composite)
+
+    @functools.wraps(composite)
+    def decomposition(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        function = composite if isinstance(self, FunctionalTensor) else functional
+        return function(self, *args, **kwargs)
+
+    return decomposition

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import aten_mx
-from aten_mx.compile_cache import source_tag, tag_compile_caches
+from aten_mx.compiler import cache_tag, tag_compile_caches
 
 PROGRAM = """
 import torch, aten_mx
@@ -57,5 +57,5 @@ def test_the_tag_keeps_the_users_own() -> None:
     with config.patch(cache_key_tag="mine"):
         tag_compile_caches()
         tag_compile_caches()
-        assert config.cache_key_tag == f"mine;{source_tag()}"
-    assert source_tag() in config.cache_key_tag
+        assert config.cache_key_tag == f"mine;{cache_tag()}"
+    assert cache_tag() in config.cache_key_tag

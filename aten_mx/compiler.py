@@ -1,0 +1,125 @@
+"""What PyTorch's compilers must be told so that they run the kernel that eager mode would run.
+
+* Inductor copies every CompositeImplicitAutograd op into its decomposition table when it is first
+  imported, and then inlines the composite also where the device has a kernel. The ops are taken out
+  again: without a kernel they are inlined all the same, earlier.
+* Caches on disk are keyed by the graph before decomposition, where a call is one node whatever its
+  composite looks like and whichever kernel it stands for. A tag of this package's sources and of
+  the registered kernels goes into the key.
+
+Both were measured on PyTorch 2.13; neither imports a compiler before the user does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.compiler.config
+
+from aten_mx.dispatch import OVERLOADS
+
+_TAG = "aten_mx:"
+_TRACED_SOURCES = (
+    "formats.py",
+    "scaling.py",
+    "layout.py",
+    "meta.py",
+    "schema.py",
+    "dispatch.py",
+    "functional.py",
+    "backends/composite.py",
+)
+BACKEND_KEYS = tuple(
+    sorted(
+        name
+        for name in torch._C.DispatchKey.__members__
+        if f"Autograd{name}" in torch._C.DispatchKey.__members__
+        and name not in ("Functionality", "Meta", "NestedTensor", "Other")
+    )
+)
+"""Dispatch keys under which a device's kernel can be registered."""
+
+
+@functools.cache
+def _source_digest() -> str:
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for name in _TRACED_SOURCES:
+        digest.update((package / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_tag() -> str:
+    """This package's part of the cache key: its sources, and the kernels registered right now."""
+    kernels = [
+        f"{op.name().split('::')[1]}@{key}"
+        for op in OVERLOADS
+        for key in BACKEND_KEYS
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+    ]
+    return "+".join((_TAG + _source_digest(), *kernels))
+
+
+def tag_compile_caches() -> None:
+    """Bring :func:`cache_tag` up to date in ``torch.compiler.config.cache_key_tag``.
+
+    Runs at import and whenever Dynamo starts to compile. A user's own tag stays.
+    """
+    config = torch.compiler.config
+    users = [tag for tag in config.cache_key_tag.split(";") if tag and not tag.startswith(_TAG)]
+    config.cache_key_tag = ";".join([*users, cache_tag()])
+
+
+def _tag_when_compiling(callbacks: ModuleType) -> None:
+    callbacks.callback_handler.register_start_callback(lambda _: tag_compile_caches())
+
+
+def _drop_from_table(decomposition: ModuleType) -> None:
+    for op in OVERLOADS:
+        decomposition.decompositions.pop(op, None)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls ``callback`` with the module ``name`` once that has been imported."""
+
+    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._callback(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
+    if name in sys.modules:
+        callback(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, callback))
+
+
+tag_compile_caches()
+_after_import("torch._dynamo.callback", _tag_when_compiling)
+_after_import("torch._inductor.decomposition", _drop_from_table)

@@ -1,0 +1,88 @@
+"""A device's own kernel runs under the default ``torch.compile``, whatever was imported first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# One process a case: what is under test is the state that imports and registrations leave behind.
+PRELUDE = """
+import sys
+import torch
+if "inductor first" in sys.argv:
+    import torch._inductor.decomposition
+import aten_mx
+
+quantize_mx = torch.ops.aten_mx.quantize_mx
+calls = []
+
+def kernel(self, dim, block_size, dtype, scale_calculation_mode=0):
+    calls.append(dtype)
+    payload = torch.full(self.shape, 7, dtype=torch.uint8).view(dtype)
+    scale = torch.zeros(self.shape[0], self.shape[1] // block_size, dtype=torch.uint8)
+    return payload, scale.view(torch.float8_e8m0fnu)
+
+def register():
+    library = torch.library.Library("aten_mx", "IMPL")
+    library.impl("quantize_mx", kernel, "CPU")
+    return library
+
+def base(x):
+    return quantize_mx(x, -1, 32, torch.float8_e4m3fn)[0]
+
+def by_name(x):
+    return quantize_mx.format(x, -1, 32, "fp8_e4m3")[0]
+
+def compiled_calls(function):
+    torch._dynamo.reset()
+    before = len(calls)
+    output = torch.compile(function, fullgraph=True)(torch.ones(4, 64))
+    assert len(calls) == before or (output.view(torch.uint8) == 7).all()
+    return len(calls) - before
+"""
+
+IMPORT_ORDER = """
+torch._inductor.config.force_disable_caches = True
+print(compiled_calls(base), compiled_calls(by_name))
+library = register()
+print(compiled_calls(base), compiled_calls(by_name))
+library._destroy()
+print(compiled_calls(base), compiled_calls(by_name))
+"""
+
+CACHED = """
+if "with kernel" in sys.argv:
+    library = register()
+print(compiled_calls(base))
+"""
+
+
+def run(program: str, *arguments: str, **environment: str) -> list[list[int]]:
+    result = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return [[int(word) for word in line.split()] for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("order", ["package first", "inductor first"])
+def test_the_kernel_is_called(order: str) -> None:
+    """Without a kernel the composite is inlined; with one it runs once, by either overload."""
+    assert run(IMPORT_ORDER, order) == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_a_cache_on_disk_knows_the_registrations(tmp_path: Path) -> None:
+    """Processes that share a cache directory, without and with a kernel, each run their own."""
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}
+    assert run(CACHED, "without kernel", **cache) == [[0]]
+    assert run(CACHED, "with kernel", **cache) == [[1]]
+    assert run(CACHED, "without kernel", **cache) == [[0]]
+    assert run(CACHED, "with kernel", **cache) == [[1]]
