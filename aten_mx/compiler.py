@@ -80,7 +80,15 @@ def tag_compile_caches() -> None:
 
 
 def _tag_when_compiling(callbacks: ModuleType) -> None:
-    callbacks.callback_handler.register_start_callback(lambda _: tag_compile_caches())
+    # Not a registered callback: torch._dynamo.reset() forgets those.
+    handler = callbacks.callback_handler
+    run_start_callbacks = handler.run_start_callbacks
+
+    def tag_and_run(args: Any) -> None:
+        tag_compile_caches()
+        run_start_callbacks(args)
+
+    handler.run_start_callbacks = tag_and_run
 
 
 def _drop_from_table(decomposition: ModuleType) -> None:
