@@ -107,7 +107,9 @@ def _describe_dequantize_base(
 def _validating(op: torch._ops.OpOverload, validate: Callable[..., Any]) -> Callable[..., Any]:
     def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         validate(*args, **kwargs)
-        return op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+        # The guard: a kernel written in differentiable ops must not record them.
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
 
     return backend_select
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from aten_mx.formats import FORMAT_OF_DTYPE
 from aten_mx.layout import SwizzleType
+from aten_mx.meta import describe_quantize
 from aten_mx.scaling import ScaleCalculationMode
 
 
@@ -80,8 +81,14 @@ def quantize_mx(
         (torch.Size([32, 3]), (1, 32), torch.Size([2, 3]))
     """
     op = torch.ops.aten_mx.quantize_mx
-    mode = int(ScaleCalculationMode.parse(scale_calculation_mode))
     swizzle = int(getattr(swizzle_type, "value", swizzle_type))
+    try:
+        mode = int(ScaleCalculationMode.parse(scale_calculation_mode))
+    except ValueError:
+        # In the contract's order: an earlier fault wins, and the text is the op's.
+        unknown: Any = getattr(scale_calculation_mode, "value", scale_calculation_mode)
+        describe_quantize(input, dim, block_size, dtype, unknown, swizzle_type=swizzle)
+        raise
     if isinstance(dtype, str):
         return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
     fmt = FORMAT_OF_DTYPE.get(dtype)

@@ -123,7 +123,7 @@ def describe_dequantize(
     """
     op = "dequantize_mx"
     _check_dense(op, "self", self)
-    shape, scale_shape = map(list, shapes or (self.shape, scale.shape))
+    shape = list(shapes[0] if shapes else self.shape)
     dim = _check_dim(op, dim, shape)
     fmt = (
         FORMAT_OF_DTYPE.get(self.dtype) if elem_format is None else _check_element(op, elem_format)
@@ -139,6 +139,7 @@ def describe_dequantize(
     _check_swizzle(op, swizzle_type, shape, dim, block_size)
     fmt = _check_payload_dtype(op, self.dtype, fmt, elem_format)
     _check_scale_dtype(op, scale)
+    scale_shape = list(shapes[1] if shapes else scale.shape)
     _check_scale_shape(
         op, scale_shape, _scale_shape(shape, dim, block_size, swizzle_type), shape, block_size
     )
@@ -150,9 +151,11 @@ def describe_dequantize(
     return DequantizeCall(fmt, dim, TensorSpec(shape, dim, dtype))
 
 
-def _check_dense(op: str, name: str, tensor: Tensor) -> None:
+def _check_dense(op: str, name: str, tensor: Tensor | None) -> None:
     kind = None
-    if tensor.is_nested:
+    if tensor is None:  # the dispatcher lets it through, as an undefined tensor
+        kind = "None"
+    elif tensor.is_nested:
         kind = "a nested tensor"
     elif tensor.layout is not torch.strided:
         kind = f"layout {tensor.layout}"
