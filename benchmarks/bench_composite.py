@@ -1,174 +1,286 @@
 """Time and memory of the emulated kernel against TorchAO's ``to_mx`` and ``copy_``, in one run.
 
-Machines are noisy and shared: the calls are interleaved, medians are compared, and only ratios mean
-something. ``--check`` exits with 1 where a limit of the project isn't kept.
+Machines are noisy and shared: the calls of a row are interleaved, and only ratios mean something.
+The last block holds them against the project's limits; ``--check`` exits with 1 if one is broken.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import json
 import logging
+import os
+import platform
 import statistics
+import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+# Before torch is imported: what is timed is compiled here, by this PyTorch and this source.
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 import torch
+from torch import Tensor
 
 import aten_mx
-from aten_mx.formats import FORMATS
-
-warnings.filterwarnings(
-    "ignore"
-)  # TorchAO warns at import and in to_mx; nothing here depends on it
-logging.disable(logging.WARNING)
-from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
-from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
-
-logging.disable(logging.NOTSET)
+from aten_mx.formats import FORMATS, ElementFormat
 
 BLOCK_SIZE = 32
+FLOOR, RCEIL = 0, 3
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EAGER_LIMIT = {8: 2.0, 6: 1.0, 4: 1.0}  # by the element's bits, in TorchAO's eager times
 COMPILED_LIMIT = 1.2  # in TorchAO's compiled RCEIL times
 MEMORY_LIMIT = 6.0  # in the input's bytes
 
+QUANTIZE = torch.ops.aten_mx.quantize_mx.format
+DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
+Call = Callable[[], Any]
 
-def interleaved(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each call, all measured alternately."""
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class Time(NamedTuple):
+    """Milliseconds of one call."""
+
+    median: float
+    minimum: float
+
+
+def interleaved(calls: dict[str, Call], repeats: int) -> dict[str, Time]:
+    """Time every call in turn, round after round, so that a slow spell of the machine hits all."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 2):
         for name, call in calls.items():
             start = time.perf_counter()
-            call()
+            result = call()
+            elapsed = 1e3 * (time.perf_counter() - start)
+            del result  # giving the memory back isn't the call's work
             if repeat >= 2:  # the first rounds warm caches and the allocator up
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in times.items()}
+                times[name].append(elapsed)
+    return {name: Time(statistics.median(values), min(values)) for name, values in times.items()}
 
 
-def peak_memory(call: Callable[[], Any], input_bytes: int) -> float:
-    """Most memory that PyTorch held at once during ``call``, outputs included, in input sizes."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        kept = call()
-    del kept
-    held = peak = 0
-    # Events carry each allocation and release; their running sum is what is held.
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak / input_bytes
+def torchao_call(fmt: ElementFormat, mode: str) -> Callable[[Tensor], Any] | None:
+    """TorchAO's ``to_mx`` with the scale mode ``mode``; it has no INT8."""
+    if fmt.twos_complement:
+        return None
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+    from torchao.prototype.mx_formats.mx_tensor import to_mx
+
+    scale_mode = ScaleCalculationMode(mode)
+    return lambda x: to_mx(x, fmt.dtype or fmt.name, BLOCK_SIZE, scale_mode)
 
 
-def eager_rows(x: torch.Tensor, repeats: int) -> list[dict[str, Any]]:
-    """One row a format: eager times, and peak memory."""
+def compiled(function: Callable[[Tensor], Any], x: Tensor) -> tuple[Call | None, str]:
+    """``function`` of ``x`` under the default ``torch.compile``, or why there is none."""
+    # A whole graph: half of it in eager mode would be timed under the wrong name.
+    call = torch.compile(function, fullgraph=True)
+    try:
+        call(x)
+    except Exception as error:  # whatever it is, it is the row's result
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The C++ compiler's verdict says more than the first line, which is its command.
+        text = next((line for line in lines if "error:" in line), lines[0] if lines else "")
+        return None, f"{type(error).__name__}: {text}"
+    return lambda: call(x), ""
+
+
+def measure(x: Tensor, fmt: ElementFormat, repeats: int) -> dict[str, Any]:
+    """One row: times by call, and the errors of what doesn't compile."""
+    torch._dynamo.reset()  # else rows count as recompilations of one function, and end in eager
     target = torch.empty_like(x)
-    rows = []
-    for fmt in FORMATS.values():
-        calls: dict[str, Callable[[], Any]] = {
-            "quantize": lambda fmt=fmt: torch.ops.aten_mx.quantize_mx.format(
-                x, -1, BLOCK_SIZE, fmt.name
-            ),
-            "copy_": lambda: target.copy_(x),
-        }
-        if not fmt.twos_complement:  # TorchAO has no INT8
-            element = fmt.dtype or fmt.name
-            calls["torchao"] = lambda element=element: to_mx(
-                x, element, BLOCK_SIZE, ScaleCalculationMode.FLOOR
-            )
-        output, scale = calls["quantize"]()
-        calls["dequantize"] = lambda o=output, s=scale, fmt=fmt: (
-            torch.ops.aten_mx.dequantize_mx.format(o, s, -1, BLOCK_SIZE, fmt.name, x.dtype)
-        )
-        row: dict[str, Any] = {"kind": "eager", "dtype": str(x.dtype), "format": fmt.name}
-        row |= interleaved(calls, repeats)
-        row["memory"] = peak_memory(calls["quantize"], x.nbytes)
-        rows.append(row)
-    return rows
+    output, scale = QUANTIZE(x, -1, BLOCK_SIZE, fmt.name, FLOOR)
+    calls: dict[str, Call] = {
+        "copy_": lambda: target.copy_(x),
+        "eager": lambda: QUANTIZE(x, -1, BLOCK_SIZE, fmt.name, FLOOR),
+        "dequantize": lambda: DEQUANTIZE(output, scale, -1, BLOCK_SIZE, fmt.name, x.dtype),
+    }
+    errors = {}
+    if peer := torchao_call(fmt, "floor"):
+        calls["torchao_eager"] = lambda: peer(x)
+    for name, function in (
+        ("compiled", lambda t: QUANTIZE(t, -1, BLOCK_SIZE, fmt.name, RCEIL)),
+        ("torchao_compiled", torchao_call(fmt, "rceil")),
+    ):
+        if function is not None:
+            call, error = compiled(function, x)
+            if call is None:
+                errors[name] = error
+            else:
+                calls[name] = call
+    times = {name: value._asdict() for name, value in interleaved(calls, repeats).items()}
+    return {"dtype": str(x.dtype)[6:], "format": fmt.name, "ms": times, "errors": errors}
 
 
-def compiled_rows(x: torch.Tensor, repeats: int) -> list[dict[str, Any]]:
-    """One row a format: times under the default ``torch.compile``, RCEIL."""
-    target = torch.empty_like(x)
-    rows = []
-    for fmt in FORMATS.values():
-        torch._dynamo.reset()
-        ours = torch.compile(
-            lambda t, name=fmt.name: torch.ops.aten_mx.quantize_mx.format(
-                t, -1, BLOCK_SIZE, name, 3
-            )
-        )
-        calls: dict[str, Callable[[], Any]] = {
-            "quantize": lambda ours=ours: ours(x),
-            "copy_": lambda: target.copy_(x),
-        }
-        row: dict[str, Any] = {"kind": "compiled", "dtype": str(x.dtype), "format": fmt.name}
-        if not fmt.twos_complement:
-            theirs = torch.compile(
-                lambda t, element=fmt.dtype or fmt.name: to_mx(
-                    t, element, BLOCK_SIZE, ScaleCalculationMode.RCEIL
-                )
-            )
-            try:
-                theirs(x)
-                calls["torchao"] = lambda theirs=theirs: theirs(x)
-            except Exception as error:  # what it raises is the row's result
-                row["torchao_error"] = type(error).__name__
-        rows.append(row | interleaved(calls, repeats))
-    return rows
+def ratio(row: dict[str, Any], name: str, base: str, statistic: str = "median") -> float | None:
+    """Time of ``name`` in times of ``base``, where both were measured."""
+    times = row["ms"]
+    if name not in times or base not in times:
+        return None
+    return float(times[name][statistic] / times[base][statistic])
 
 
-def verdicts(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
-    """What was reached and what is allowed, for each limit that applies."""
-    results = []
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def memory_status(field: str) -> int:
+    """A field of this process's status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def peak_memory(size: int) -> dict[str, dict[str, float]]:
+    """Most memory that one eager call adds, outputs included, in sizes of its input.
+
+    Counted by the kernel, so nothing escapes it: writing 5 to ``clear_refs`` sets the process's
+    high-water mark of resident memory (VmHWM) back to what is resident now.
+    """
+    peaks: dict[str, dict[str, float]] = {}
+    for name, dtype in DTYPES.items():
+        x = torch.randn(size, size).to(dtype)
+        for fmt in FORMATS.values():
+            QUANTIZE(x, -1, BLOCK_SIZE, fmt.name, FLOOR)  # threads and code pages come first
+            Path("/proc/self/clear_refs").write_text("5")
+            before = memory_status("VmHWM")
+            result = QUANTIZE(x, -1, BLOCK_SIZE, fmt.name, FLOOR)
+            peaks.setdefault(name, {})[fmt.name] = (memory_status("VmHWM") - before) / x.nbytes
+            del result
+    return peaks
+
+
+def peak_memory_in_subprocess(size: int) -> dict[str, dict[str, float]]:
+    """``peak_memory`` in a process of its own; empty where the system has no such counter."""
+    if not Path("/proc/self/clear_refs").exists():
+        return {}
+    # Tensors from 64 KiB on get pages of their own that go back when they are freed. Otherwise the
+    # call before leaves its memory resident, and the call that is measured seems to need none.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    command = [sys.executable, __file__, "--peak-memory", "--size", str(size)]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    peaks: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return peaks
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+# Title, call, the call it is divided by.
+COLUMNS = (
+    ("eager/TorchAO", "eager", "torchao_eager"),
+    ("eager/copy_", "eager", "copy_"),
+    ("TorchAO/copy_", "torchao_eager", "copy_"),
+    ("comp./TorchAO", "compiled", "torchao_compiled"),
+    ("comp./copy_", "compiled", "copy_"),
+    ("deq./copy_", "dequantize", "copy_"),
+)
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def header(size: int, repeats: int) -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "date": str(datetime.date.today()),
+        "aten_mx": aten_mx.__version__,
+        "torch": torch.__version__,
+        "torchao": importlib.metadata.version("torchao"),
+        "threads": torch.get_num_threads(),
+        "cpu": cpu_model(),
+        "shape": [size, size],
+        "repeats": repeats,
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Ratios of the medians, and of the minima in parentheses."""
+    cells = [f"{row['dtype']:9}{row['format']:9}{row['ms']['copy_']['median']:9.2f}"]
+    for _, name, base in COLUMNS:
+        median, minimum = ratio(row, name, base), ratio(row, name, base, "minimum")
+        cells.append(f"{'-' if median is None else f'{median:.2f} ({minimum:.2f})':>16}")
+    cells.append(f"{row['memory']:8.2f}" if "memory" in row else f"{'-':>8}")
+    print("".join(cells), flush=True)
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[tuple[str, float | None, float]]:
+    """What was reached, ``None`` if the op failed, and what is allowed, for each limit."""
+    results: list[tuple[str, float | None, float]] = []
     for row in rows:
-        label = f"{row['kind']} {row['format']} {row['dtype']}"
-        if "torchao" in row:
-            ratio = row["quantize"] / row["torchao"]
-            bits = FORMATS[row["format"]].bits
-            limit = COMPILED_LIMIT if row["kind"] == "compiled" else EAGER_LIMIT[bits]
-            results.append((f"{label}: TorchAO times", ratio, limit))
+        label = f"{row['dtype']} {row['format']}"
+        eager = ratio(row, "eager", "torchao_eager")
+        if eager is not None:
+            limit = EAGER_LIMIT[FORMATS[row["format"]].bits]
+            results.append((f"{label}: eager / TorchAO's eager", eager, limit))
+        if "torchao_compiled" in row["ms"]:
+            reached = ratio(row, "compiled", "torchao_compiled")
+            results.append((f"{label}: compiled / TorchAO's compiled", reached, COMPILED_LIMIT))
+        elif "compiled" in row["errors"]:
+            results.append((f"{label}: compiled", None, COMPILED_LIMIT))
         if "memory" in row:
             results.append((f"{label}: peak memory / input", row["memory"], MEMORY_LIMIT))
     return results
 
 
 def main() -> int:
-    """Measure, print, and with ``--check`` judge."""
+    """Measure, print and judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=4096, help="rows and columns (default 4096)")
     parser.add_argument("--repeats", type=int, default=15, help="rounds (default 15)")
-    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is broken")
+    parser.add_argument("--peak-memory", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak_memory:
+        print(json.dumps(peak_memory(arguments.size)))
+        return 0
 
+    logging.disable(logging.WARNING)  # TorchAO logs which of its extensions don't load
+    about = header(arguments.size, arguments.repeats)
+    print(*(f"{name}: {value}" for name, value in about.items()), sep="\n")
     print(
-        f"{datetime.date.today()}: aten_mx {aten_mx.__version__}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, ({arguments.size}, {arguments.size}), medians of "
-        f"{arguments.repeats} in ms; FLOOR in eager, RCEIL compiled"
+        "\nRatios of median times, of minima in parentheses. Eager FLOOR, compiled RCEIL; memory "
+        "is the eager call's peak, outputs included, in sizes of the input.\n"
     )
-    columns = ("quantize", "torchao", "copy_", "dequantize", "memory")
-    print(f"{'':9}{'input':16}{'format':10}" + "".join(f"{name:>12}" for name in columns))
+    titles = "".join(f"{title:>16}" for title, _, _ in COLUMNS)
+    print(f"{'input':9}{'format':9}{'copy_ ms':>9}{titles}{'memory':>8}", flush=True)
+    # Small tensors drown in pages that the process takes for itself.
+    peaks = peak_memory_in_subprocess(max(arguments.size, 2048))
     rows: list[dict[str, Any]] = []
-    for dtype in (torch.float32, torch.bfloat16):
+    for name, dtype in DTYPES.items():
         x = torch.randn(arguments.size, arguments.size).to(dtype)
-        for measure in (eager_rows, compiled_rows):
-            for row in measure(x, arguments.repeats):
-                rows.append(row)
-                cells = "".join(f"{row[c]:12.2f}" if c in row else f"{'-':>12}" for c in columns)
-                print(f"{row['kind']:9}{row['dtype']:16}{row['format']:10}{cells}")
+        for fmt in FORMATS.values():
+            row = measure(x, fmt, arguments.repeats)
+            if peaks:
+                row["memory"] = peaks[name][fmt.name]
+            rows.append(row)
+            print_row(row)
 
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
-    broken = 0
+    print("\nNot compiled:")
+    for row in rows:
+        for name, error in row["errors"].items():
+            print(f"  {row['dtype']} {row['format']} {name}: {error[:200]}")
+        if FORMATS[row["format"]].twos_complement:
+            print(f"  {row['dtype']} {row['format']} torchao: has no such format")
+    print("\nLimits:")
+    failures = 0
     for what, reached, limit in verdicts(rows):
-        broken += reached > limit
-        print(f"{'PASS' if reached <= limit else 'FAIL'}  {what}: {reached:.2f}, at most {limit}")
-    return int(arguments.check and broken > 0)
+        passed = reached is not None and reached <= limit
+        failures += not passed
+        value = "doesn't compile" if reached is None else f"{reached:.2f}"
+        print(f"{'PASS' if passed else 'FAIL'}  {what}: {value}, at most {limit}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    return int(arguments.check and failures > 0)
 
 
 if __name__ == "__main__":
