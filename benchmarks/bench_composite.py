@@ -36,6 +36,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EAGER_LIMIT = {8: 2.0, 6: 1.0, 4: 1.0}  # by the element's bits, in TorchAO's eager times
 COMPILED_LIMIT = 1.2  # in TorchAO's compiled RCEIL times
 MEMORY_LIMIT = 6.0  # in the input's bytes
+BUSY = 0.1  # CPUs in use by other processes from which on the times aren't to be believed
 
 QUANTIZE = torch.ops.aten_mx.quantize_mx.format
 DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
@@ -64,6 +65,19 @@ def interleaved(calls: dict[str, Call], repeats: int) -> dict[str, Time]:
             if repeat >= 2:  # the first rounds warm caches and the allocator up
                 times[name].append(elapsed)
     return {name: Time(statistics.median(values), min(values)) for name, values in times.items()}
+
+
+def cpu_seconds_of_others() -> float | None:
+    """CPU time that went to other processes, or to other guests of the host, since it started."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, stat.read_text().splitlines()[0].split()[1:9]
+    )
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    own = os.times()
+    return busy - own.user - own.system
 
 
 def torchao_call(fmt: ElementFormat, mode: str) -> Callable[[Tensor], Any] | None:
@@ -114,8 +128,14 @@ def measure(x: Tensor, fmt: ElementFormat, repeats: int) -> dict[str, Any]:
                 errors[name] = error
             else:
                 calls[name] = call
+    start, before = time.perf_counter(), cpu_seconds_of_others()
     times = {name: value._asdict() for name, value in interleaved(calls, repeats).items()}
-    return {"dtype": str(x.dtype)[6:], "format": fmt.name, "ms": times, "errors": errors}
+    wall, after = time.perf_counter() - start, cpu_seconds_of_others()
+    row: dict[str, Any] = {"dtype": str(x.dtype)[6:], "format": fmt.name}
+    row |= {"ms": times, "errors": errors}
+    if before is not None and after is not None:
+        row["others"] = max(0.0, after - before) / wall
+    return row
 
 
 def ratio(row: dict[str, Any], name: str, base: str, statistic: str = "median") -> float | None:
@@ -208,7 +228,8 @@ def print_row(row: dict[str, Any]) -> None:
     for _, name, base in COLUMNS:
         median, minimum = ratio(row, name, base), ratio(row, name, base, "minimum")
         cells.append(f"{'-' if median is None else f'{median:.2f} ({minimum:.2f})':>16}")
-    cells.append(f"{row['memory']:8.2f}" if "memory" in row else f"{'-':>8}")
+    for name in ("memory", "others"):
+        cells.append(f"{row[name]:8.2f}" if name in row else f"{'-':>8}")
     print("".join(cells), flush=True)
 
 
@@ -249,10 +270,11 @@ def main() -> int:
     print(*(f"{name}: {value}" for name, value in about.items()), sep="\n")
     print(
         "\nRatios of median times, of minima in parentheses. Eager FLOOR, compiled RCEIL; memory "
-        "is the eager call's peak, outputs included, in sizes of the input.\n"
+        "is the eager call's peak, outputs included, in sizes of the input; others: the CPUs "
+        "that other processes kept busy meanwhile.\n"
     )
     titles = "".join(f"{title:>16}" for title, _, _ in COLUMNS)
-    print(f"{'input':9}{'format':9}{'copy_ ms':>9}{titles}{'memory':>8}", flush=True)
+    print(f"{'input':9}{'format':9}{'copy_ ms':>9}{titles}{'memory':>8}{'others':>8}", flush=True)
     # Small tensors drown in pages that the process takes for itself.
     peaks = peak_memory_in_subprocess(max(arguments.size, 2048))
     rows: list[dict[str, Any]] = []
@@ -271,6 +293,11 @@ def main() -> int:
             print(f"  {row['dtype']} {row['format']} {name}: {error[:200]}")
         if FORMATS[row["format"]].twos_complement:
             print(f"  {row['dtype']} {row['format']} torchao: has no such format")
+    if any(row.get("others", 0.0) > BUSY for row in rows):
+        print(
+            "\nOther processes were busy: where a thread waits for its CPU, short times come out "
+            "as multiples of the scheduler's slice, and their ratios mean nothing. Run it again."
+        )
     print("\nLimits:")
     failures = 0
     for what, reached, limit in verdicts(rows):
