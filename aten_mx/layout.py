@@ -54,7 +54,8 @@ def swizzle(scale: Tensor) -> Tensor:
     tiles = tiles.unflatten(-3, (row_tiles, _ROW_GROUPS, _GROUP_ROWS))
     # (row_tile, group, row, column_tile, column) -> (row_tile, column_tile, row, group, column)
     tiles = tiles.movedim((-5, -2, -3, -4, -1), (-5, -4, -3, -2, -1))
-    return tiles.reshape(swizzled_shape(scale.shape))
+    # A copy, also where the tiles already lie so: an op must not return a view of its argument.
+    return tiles.clone(memory_format=torch.contiguous_format).reshape(swizzled_shape(scale.shape))
 
 
 def unswizzle(swizzled: Tensor, rows: int, columns: int) -> Tensor:
@@ -66,7 +67,8 @@ def unswizzle(swizzled: Tensor, rows: int, columns: int) -> Tensor:
     )
     tiles = tiles.movedim((-5, -4, -3, -2, -1), (-5, -2, -3, -4, -1))
     padded = tiles.reshape([*leading, row_tiles * TILE_ROWS, column_tiles * TILE_COLUMNS])
-    return padded[..., :rows, :columns]
+    # A copy: an op must not return a view of its argument.
+    return padded[..., :rows, :columns].clone(memory_format=torch.contiguous_format)
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from aten_mx.layout import swizzle, swizzled_shape, unswizzle
 from aten_mx.meta import TensorSpec, describe_dequantize, describe_quantize
 
 LIB = torch.library.Library("aten_mx", "DEF")
@@ -28,7 +29,14 @@ SCHEMAS = (
 # no float4_e2m1fn_x2, so the composite leaves the last dtype view to this op.
 _BITCAST_SCHEMA = "_bitcast(Tensor self, ScalarType dtype, int dim) -> Tensor"
 
-for _schema in (*SCHEMAS, _BITCAST_SCHEMA):
+# Internal, and opaque to tracing: reshaping to tiles asks of symbolic sizes whether they are 1 or
+# divide each other, and the answers would tie an exported program to the sizes it was traced with.
+_SWIZZLE_SCHEMAS = (
+    "_swizzle(Tensor scale) -> Tensor",
+    "_unswizzle(Tensor swizzled, SymInt rows, SymInt columns) -> Tensor",
+)
+
+for _schema in (*SCHEMAS, _BITCAST_SCHEMA, *_SWIZZLE_SCHEMAS):
     LIB.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
@@ -90,8 +98,17 @@ def _bitcast(self: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
     return copy.copy_(self).view(dtype)
 
 
-LIB.impl("_bitcast", _bitcast, "CompositeExplicitAutograd")
-LIB.impl("_bitcast", torch.library.fallthrough_kernel, "Autograd")
+def _swizzle_fake(scale: Tensor) -> Tensor:
+    return scale.new_empty(swizzled_shape(scale.shape))
+
+
+def _unswizzle_fake(swizzled: Tensor, rows: int, columns: int) -> Tensor:
+    return swizzled.new_empty([*swizzled.shape[:-2], rows, columns])
+
+
+for _name, _kernel in (("_bitcast", _bitcast), ("_swizzle", swizzle), ("_unswizzle", unswizzle)):
+    LIB.impl(_name, _kernel, "CompositeExplicitAutograd")
+    LIB.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 for _name, _fake in (
     ("quantize_mx", quantize_mx_fake),
@@ -99,5 +116,7 @@ for _name, _fake in (
     ("dequantize_mx", dequantize_mx_fake),
     ("dequantize_mx.format", dequantize_mx_format_fake),
     ("_bitcast", _bitcast_fake),
+    ("_swizzle", _swizzle_fake),
+    ("_unswizzle", _unswizzle_fake),
 ):
     torch.library.register_fake(f"aten_mx::{_name}", _fake, lib=LIB)

@@ -22,7 +22,7 @@ from aten_mx.formats import (
     FLOAT32_MANTISSA_BITS,
     ElementFormat,
 )
-from aten_mx.layout import SwizzleType, pack_nibbles, swizzle, unpack_nibbles, unswizzle
+from aten_mx.layout import SwizzleType, pack_nibbles, unpack_nibbles
 from aten_mx.meta import (
     DequantizeCall,
     QuantizeCall,
@@ -77,7 +77,9 @@ def emulate_quantize(
     magnitude = bits.bitwise_and_(_MAGNITUDE)
 
     scale_byte = _scale_byte(magnitude, call)
-    scale = swizzle(scale_byte) if swizzle_type == SwizzleType.SWIZZLE_32_4_4 else scale_byte
+    scale = scale_byte.to(torch.uint8)
+    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
+        scale = torch.ops.aten_mx._swizzle(scale)
 
     scale_byte = scale_byte.unsqueeze(-1)
     codes = _encode(magnitude, scale_byte, fmt)
@@ -91,7 +93,7 @@ def emulate_quantize(
         payload = pack_nibbles(payload)
     return (
         _as_output(payload.movedim(-1, dim), call.output),
-        _as_output(scale.to(torch.uint8).movedim(-1, dim), call.scale),
+        _as_output(scale.movedim(-1, dim), call.scale),
     )
 
 
@@ -194,7 +196,7 @@ def emulate_dequantize(
     codes = unpack_nibbles(payload) if fmt.codes_per_byte == 2 else payload
     blocks = codes.shape[-1] // block_size
     if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
-        scale_bytes = unswizzle(scale_bytes, codes.shape[-2], blocks)
+        scale_bytes = torch.ops.aten_mx._unswizzle(scale_bytes, codes.shape[-2], blocks)
     bits = _decode(
         codes.unflatten(-1, (blocks, block_size)).to(torch.int32),
         scale_bytes.unsqueeze(-1).to(torch.int32),
