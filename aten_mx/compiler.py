@@ -28,16 +28,6 @@ import torch.compiler.config
 from aten_mx.dispatch import OVERLOADS
 
 _TAG = "aten_mx:"
-_TRACED_SOURCES = (
-    "formats.py",
-    "scaling.py",
-    "layout.py",
-    "meta.py",
-    "schema.py",
-    "dispatch.py",
-    "functional.py",
-    "backends/composite.py",
-)
 BACKEND_KEYS = tuple(
     sorted(
         name
@@ -51,10 +41,11 @@ BACKEND_KEYS = tuple(
 
 @functools.cache
 def _source_digest() -> str:
+    # All modules but the demo's: whichever of them is traced, none can be forgotten.
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in _TRACED_SOURCES:
-        digest.update((package / name).read_bytes())
+    for source in sorted([*package.glob("*.py"), *package.glob("backends/**/*.py")]):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -123,10 +123,9 @@ OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., A
 """Each overload with its validation and its composite."""
 
 for _op, (_validate, _composite) in OVERLOADS.items():
-    _name = _op._schema.name.split("::")[1] + ("." + _op._overloadname).replace(".default", "")
-    LIB.impl(_name, torch.library.fallthrough_kernel, "Autograd")
-    LIB.impl(_name, _validating(_op, _validate), "BackendSelect", with_keyset=True)
-    LIB.impl(_name, _composite, "CompositeImplicitAutograd")
+    LIB.impl(_op, torch.library.fallthrough_kernel, "Autograd")
+    LIB.impl(_op, _validating(_op, _validate), "BackendSelect", with_keyset=True)
+    LIB.impl(_op, _composite, "CompositeImplicitAutograd")
 
 
 def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:

@@ -7,9 +7,6 @@ and the arguments rotate: every format with every mode, every dtype with every d
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 import torch
 from cases import SCALAR_TYPES
 from samples import REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
+from support import cpu_kernel, run_python
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch.aot_autograd import aot_module, make_boxed_func
@@ -236,17 +234,6 @@ def test_quantizing_thrice_is_one_node(kernel: bool) -> None:
     assert names.count("aten.amax.default") == (0 if kernel else 1)
 
 
-@contextlib.contextmanager
-def cpu_kernel() -> Iterator[None]:
-    """A kernel keeps the op one node; this one gives the composite's bytes."""
-    library = torch.library.Library("aten_mx", "IMPL")
-    library.impl("quantize_mx", aten_mx.decomposition_table()[quantize_mx.default], "CPU")
-    try:
-        yield
-    finally:
-        library._destroy()
-
-
 @pytest.mark.parametrize("mode", ["real", "symbolic"])
 def test_make_fx_inlines_a_call_by_the_table(mode: str) -> None:
     """With a kernel the call stays one node, unless the table says to inline it."""
@@ -281,11 +268,4 @@ for got, want in zip(compiled, aten_mx.quantize_mx(x)):
 
 def test_the_first_call_of_a_process_is_a_compiled_one() -> None:
     """Nothing is built or looked up on a first eager call, which would be a graph break."""
-    result = subprocess.run(
-        [sys.executable, "-c", FRESH],
-        env=os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    run_python(FRESH, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")

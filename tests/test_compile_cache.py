@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from support import run_python
 
 import aten_mx
 from aten_mx.compiler import cache_tag, tag_compile_caches
@@ -22,19 +20,13 @@ print(output.view(torch.uint8)[0, 0].item(), scale.view(torch.uint8).item())
 
 
 def run(package_parent: Path, cache: Path) -> str:
-    environment = dict(
-        os.environ, PYTHONPATH=str(package_parent), TORCHINDUCTOR_CACHE_DIR=str(cache)
-    )
-    environment.pop("TORCHINDUCTOR_FORCE_DISABLE_CACHES", None)
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
+    return run_python(
+        PROGRAM,
         cwd=package_parent,  # found before the installed package
-        capture_output=True,
-        text=True,
-        check=True,
+        PYTHONPATH=str(package_parent),
+        TORCHINDUCTOR_CACHE_DIR=str(cache),
+        TORCHINDUCTOR_FORCE_DISABLE_CACHES="0",
     )
-    return result.stdout
 
 
 def test_a_changed_source_is_compiled_anew(tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from samples import assert_same, dequantize_samples, description, quantize_samples
+from support import cpu_kernel, run_python
 from torch import Tensor
 from torch._export.serde.serialize import SerializeError
 from torch._subclasses import FakeTensorMode
@@ -152,16 +149,6 @@ def test_a_device_kernel_stays_one_node() -> None:
     assert set(ops_of(program.run_decompositions())) == INLINED
 
 
-@contextlib.contextmanager
-def cpu_kernel() -> Iterator[None]:
-    library = torch.library.Library("aten_mx", "IMPL")
-    library.impl("quantize_mx", aten_mx.decomposition_table()[quantize_mx.default], "CPU")
-    try:
-        yield
-    finally:
-        library._destroy()
-
-
 @pytest.mark.parametrize("inlined", [False, True], ids=["exported", "inlined"])
 def test_strided_and_lazily_negative_inputs(inlined: bool) -> None:
     program = export()
@@ -224,14 +211,7 @@ def test_saved_and_run_in_a_fresh_process(kind: str, tmp_path: Path) -> None:
         torch._inductor.aoti_compile_and_package(program, package_path=package)
     inputs = [torch.randn(shape) for shape in SHAPES]
     torch.save(inputs, tmp_path / "inputs.pt")
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN_ELSEWHERE, str(tmp_path), kind],
-        env=os.environ | {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    run_python(RUN_ELSEWHERE, str(tmp_path), kind, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
     for got, x in zip(torch.load(tmp_path / "out.pt"), inputs, strict=True):
         for (stride, data), want in zip(got, Quantize()(x), strict=True):
             assert stride == want.stride()

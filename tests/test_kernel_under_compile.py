@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import run_python
 
 # One process a case: what is under test is the state that imports and registrations leave behind.
 PRELUDE = """
@@ -62,15 +60,8 @@ print(compiled_calls(base))
 
 
 def run(program: str, *arguments: str, **environment: str) -> list[list[int]]:
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + program, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return [[int(word) for word in line.split()] for line in result.stdout.splitlines()]
+    output = run_python(PRELUDE + program, *arguments, **environment)
+    return [[int(word) for word in line.split()] for line in output.splitlines()]
 
 
 @pytest.mark.parametrize("order", ["package first", "inductor first"])

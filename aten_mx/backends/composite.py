@@ -68,9 +68,9 @@ def emulate_quantize(
     self: Tensor, block_size: int, call: QuantizeCall, swizzle_type: int = 0
 ) -> tuple[Tensor, Tensor]:
     """The outputs that ``call`` describes, of either overload."""
-    fmt, dim = call.fmt, call.dim
+    fmt = call.fmt
     # detach: autograd falls through this op, so that the inner ops would record.
-    values = self.detach().resolve_neg().movedim(dim, -1)
+    values = self.detach().resolve_neg().movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
     bits = values.to(torch.float32, copy=True).view(torch.int32)
     negative = bits < 0
@@ -92,23 +92,28 @@ def emulate_quantize(
     if fmt.codes_per_byte == 2:
         payload = pack_nibbles(payload)
     return (
-        _as_output(payload.movedim(-1, dim), call.output),
-        _as_output(scale.movedim(-1, dim), call.scale),
+        _as_output(payload, call.output),
+        _as_output(scale, call.scale),
     )
 
 
-def _as_output(payload: Tensor, spec: TensorSpec) -> Tensor:
-    """A copy of bytes in the layout and dtype of ``spec``.
+def _as_output(moved: Tensor, spec: TensorSpec) -> Tensor:
+    """A copy of bytes, whose blocked dimension is the last, in the layout and dtype of ``spec``.
 
     Traced, the dtype view is left in the open wherever Inductor can generate code for it. In eager
     mode it is hidden: PyTorch's schema check (``opcheck``) fails at any visible op on float8.
     """
-    if spec.dtype in _OPAQUE_DTYPES or type(payload) is Tensor:
+    if spec.dtype in _OPAQUE_DTYPES or type(moved) is Tensor:
+        payload = moved.movedim(-1, spec.dim)
         output: Tensor = torch.ops.aten_mx._bitcast(payload, spec.dtype, spec.dim)
         return output
-    # clone and not contiguous: exact strides, also for sizes 0 and 1.
-    moved = payload.movedim(spec.dim, -1).clone(memory_format=torch.contiguous_format)
-    return moved.movedim(-1, spec.dim).view(spec.dtype)
+    return _in_layout(moved, spec.dim).view(spec.dtype)
+
+
+def _in_layout(moved: Tensor, dim: int) -> Tensor:
+    """A copy by the layout rule, of a tensor whose last dimension belongs at ``dim``."""
+    # clone and not contiguous(), which keeps the strides it finds for sizes 0 and 1.
+    return moved.clone(memory_format=torch.contiguous_format).movedim(-1, dim)
 
 
 def _scale_byte(magnitude: Tensor, call: QuantizeCall) -> Tensor:
@@ -137,9 +142,7 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
 
     ``w = |v| * 2^(bias - X)`` has, as a float32, the exponent field ``127 + f`` where the code's
     exponent field is ``f``. Multiplying by a power of two is a subtraction on the bits, except for
-    subnormals: they have no leading one, and the bits of ``c + m`` stand where the value is
-    ``2 m``, with ``c`` the image of the smallest normal. ``2 w - c`` is right for them and not
-    below ``w`` for all others, so the minimum of the two is right for all.
+    subnormals, which ``_mend_subnormals`` sees to.
     """
     dropped_bits = FLOAT32_MANTISSA_BITS - fmt.mantissa_bits
     offset = shift_left(scale - (E8M0_BIAS + fmt.bias), FLOAT32_MANTISSA_BITS)
@@ -148,8 +151,7 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     w_bits = magnitude.sub_(offset).clamp_min_(lowest)
     w = w_bits.view(torch.float32)
     min_normal = (_MIN_NORMAL - offset).clamp_min(lowest).view(torch.float32)
-    ulp = (w - min_normal).add_(w)
-    w.clamp_max_(ulp)
+    ulp = _mend_subnormals(w, min_normal)  # its memory; the value follows
 
     # Round in one addition: 2^(23 - mantissa_bits) times w's power of two (at least 2, that of the
     # smallest normal code) leaves mantissa_bits of fraction, and float32 addition rounds to even.
@@ -162,6 +164,21 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     codes = w_bits.sub_(ulp_bits).add_(ulp_bits.bitwise_right_shift_(dropped_bits))
     constant = (dropped_bits << FLOAT32_MANTISSA_BITS) + ((FLOAT32_BIAS + 1) << fmt.mantissa_bits)
     return codes.sub_(constant).clamp_max_(fmt.max_code)
+
+
+def _mend_subnormals(w: Tensor, min_normal: Tensor | float) -> Tensor:
+    """Make numbers ``w``, read from bits as if all had a leading one, right for those without.
+
+    A subnormal's bits read as ``c + m`` where its value is ``2 m``, with ``c = min_normal`` the
+    smallest number that has a leading one. ``2 w - c`` is right for it and not below ``w`` for all
+    others, so the minimum of the two is right for all. ``w`` is changed in place.
+
+    Returns:
+        A buffer of the size of ``w`` for the caller to reuse.
+    """
+    scratch = (w - min_normal).add_(w)
+    w.clamp_max_(scratch)
+    return scratch
 
 
 def dequantize_mx(
@@ -202,11 +219,7 @@ def emulate_dequantize(
         scale_bytes.unsqueeze(-1).to(torch.int32),
         fmt,
     )
-    # clone: exact strides, also for sizes 0 and 1, where contiguous() keeps what it finds.
-    values = (
-        _round_to(bits, call.output.dtype).flatten(-2).clone(memory_format=torch.contiguous_format)
-    )
-    return values.movedim(-1, dim)
+    return _in_layout(_round_to(bits, call.output.dtype).flatten(-2), dim)
 
 
 def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
@@ -221,18 +234,17 @@ def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     is_inf = magnitude == fmt.inf_code if fmt.inf_code else None
     is_nan = magnitude > (fmt.inf_code or fmt.max_code) if fmt.nan_code else None
 
-    # The value, normal in float32: as in _encode, 2 w - c mends codes without a leading one.
+    # The value, normal in float32.
     w_bits = magnitude.bitwise_left_shift_(FLOAT32_MANTISSA_BITS - fmt.mantissa_bits)
     w_bits.add_((FLOAT32_BIAS - fmt.bias) << FLOAT32_MANTISSA_BITS)
     w = w_bits.view(torch.float32)
-    product = (w - fmt.min_normal).add_(w)
-    w.clamp_max_(product)
+    scratch = _mend_subnormals(w, fmt.min_normal)
 
     # Where the product is subnormal or zero its bits are the product in units of 2^-149, an
     # integer. Above the capped scale only zero is that small.
     unit_exponent = scale.clamp_max(fmt.bias + fmt.mantissa_bits) - E8M0_BIAS + _SUBNORMAL_EXPONENT
     unit = shift_left(unit_exponent + FLOAT32_BIAS, FLOAT32_MANTISSA_BITS).view(torch.float32)
-    small = product.copy_(w).mul_(unit).clamp_max_(float(_MIN_NORMAL)).to(torch.int32)
+    small = scratch.copy_(w).mul_(unit).clamp_max_(float(_MIN_NORMAL)).to(torch.int32)
     # Where it is normal or overflows: add exponents, with the sum capped at Inf's bits.
     exponent = shift_left(scale - E8M0_BIAS, FLOAT32_MANTISSA_BITS)
     w_bits.clamp_max_(_EXPONENT - exponent.clamp_min(0)).add_(exponent)

@@ -1,0 +1,40 @@
+"""What several test files need: a kernel beside the composite, and a fresh process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+import aten_mx
+
+
+@contextlib.contextmanager
+def cpu_kernel() -> Iterator[None]:
+    """A kernel keeps the op one node; this one gives the composite's bytes."""
+    op = torch.ops.aten_mx.quantize_mx.default
+    library = torch.library.Library("aten_mx", "IMPL")
+    library.impl("quantize_mx", aten_mx.decomposition_table()[op], "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def run_python(program: str, *arguments: str, cwd: Path | None = None, **environment: str) -> str:
+    """What ``program`` prints in a process of its own; the test fails if that one does."""
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
