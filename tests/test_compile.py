@@ -24,21 +24,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aten_mx
 from aten_mx.formats import FORMATS
 
-# The price of force_disable_caches: PyTorch 2.13 warns that it is set.
-pytestmark = pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # The price of its force_disable_caches: PyTorch 2.13 warns that it is set.
+    pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),
+]
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
 FLT_MAX = torch.finfo(torch.float32).max
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    """Each test compiles anew: a graph from the disk would be no test of these sources."""
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,11 @@ from torch.export import Dim, ExportedProgram
 
 import aten_mx
 
-# The price of force_disable_caches: PyTorch 2.13 warns that it is set.
-pytestmark = pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # The price of its force_disable_caches: PyTorch 2.13 warns that it is set.
+    pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning"),
+]
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
@@ -26,15 +28,6 @@ BY_NAME = "aten_mx.quantize_mx.format"
 BACK = "aten_mx.dequantize_mx.format"
 INLINED = {"aten_mx._bitcast.default"}
 SHAPES = [(7, 128), (2, 64), (1, 320)]
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    """Each test compiles anew: a graph from the disk would be no test of these sources."""
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
 
 
 class Quantize(torch.nn.Module):
