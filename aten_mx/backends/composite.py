@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch import bitwise_left_shift as shift_left
 from torch import bitwise_right_shift as shift_right
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from aten_mx.formats import (
     E8M0_BIAS,
@@ -72,16 +73,21 @@ def emulate_quantize(
     # detach: autograd falls through this op, so that the inner ops would record.
     values = self.detach().resolve_neg().movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
+    compiled = type(values) is FunctionalTensor
+    # A compiler fuses this, and a reduction without bit views is twice as fast in Inductor's C++.
+    absolute = values.to(torch.float32).abs() if compiled else None
     bits = values.to(torch.float32, copy=True).view(torch.int32)
     negative = bits < 0
     magnitude = bits.bitwise_and_(_MAGNITUDE)
 
-    scale_byte = _scale_byte(magnitude, call)
+    scale_byte = _scale_byte(magnitude, absolute, call)
     scale = scale_byte.to(torch.uint8)
     if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
         scale = torch.ops.aten_mx._swizzle(scale)
 
     scale_byte = scale_byte.unsqueeze(-1)
+    if compiled and values.dtype is not torch.float32:
+        scale_byte = _as_loop(scale_byte, magnitude)
     codes = _encode(magnitude, scale_byte, fmt)
     if fmt.twos_complement:
         codes.mul_(negative.to(torch.int8).mul_(-2).add_(1))
@@ -95,6 +101,18 @@ def emulate_quantize(
         _as_output(payload, call.output),
         _as_output(scale, call.scale),
     )
+
+
+def _as_loop(scale_byte: Tensor, magnitude: Tensor) -> Tensor:
+    """``scale_byte`` spread over its block as a loop of its own, for Inductor's C++ (2.13).
+
+    In a loop that reads 16-bit floats it takes vectors twice as long as a register, and then goes
+    through memory for every bit view: ``float8_e4m3fn`` from bfloat16 took 4.5 times as long.
+    Fused with a loop that reads none it takes single registers. as_strided makes it a loop; the
+    buffer between the two is never written.
+    """
+    spread = scale_byte.expand_as(magnitude).clone(memory_format=torch.contiguous_format)
+    return spread.as_strided(spread.shape, spread.stride())
 
 
 def _as_output(moved: Tensor, spec: TensorSpec) -> Tensor:
@@ -116,8 +134,11 @@ def _in_layout(moved: Tensor, dim: int) -> Tensor:
     return moved.clone(memory_format=torch.contiguous_format).movedim(-1, dim)
 
 
-def _scale_byte(magnitude: Tensor, call: QuantizeCall) -> Tensor:
-    """Scale bytes, as int32, of blocks with the sign-cleared float32 bits ``magnitude``."""
+def _scale_byte(magnitude: Tensor, absolute: Tensor | None, call: QuantizeCall) -> Tensor:
+    """Scale bytes, as int32, of blocks with the sign-cleared float32 bits ``magnitude``.
+
+    ``absolute`` has the same numbers as floats, where those need not be a view of the bits.
+    """
     if call.fmt.emax == 0:
         # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
         amax = magnitude.amax(-1)
@@ -130,7 +151,8 @@ def _scale_byte(magnitude: Tensor, call: QuantizeCall) -> Tensor:
         # As floats, because Inductor's C++ reduces integers 12 times slower. NaN propagates, with
         # any sign and payload. Flush-to-zero can change no other maximum than a subnormal one,
         # whose scale byte is 0 all the same.
-        amax = magnitude.view(torch.float32).amax(-1).view(torch.int32) & _MAGNITUDE
+        absolute = magnitude.view(torch.float32) if absolute is None else absolute
+        amax = absolute.amax(-1).view(torch.int32) & _MAGNITUDE
         finite = amax.clamp_max(_MAX_FINITE)
     exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
     byte = (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
