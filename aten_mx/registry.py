@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -61,9 +62,11 @@ class KernelHandle:
         self.fn = fn
         functools.update_wrapper(self, fn)
         self._library: torch.library.Library | None = torch.library.Library("aten_mx", "IMPL")
-        for name, kernel in zip(_overloads(op), _ADAPTERS[op](fn, supports), strict=True):
-            functools.update_wrapper(kernel, fn)
-            self._library.impl(name, kernel, dispatch_key)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's word on overriding: it was asked for
+            for name, kernel in zip(_overloads(op), _ADAPTERS[op](fn, supports), strict=True):
+                functools.update_wrapper(kernel, fn)
+                self._library.impl(name, kernel, dispatch_key)
         _registered.append(self)
         _forget_compiled(op)
 

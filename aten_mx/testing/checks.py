@@ -125,8 +125,8 @@ def golden(target: Target) -> Cases:
         if vector.op in target.ops:
             for mode, dim in itertools.product(vector.modes or ("",), (-1, 0)):
                 dtype = str(vector.dtype).removeprefix("torch.")
-                label = " ".join(filter(None, (vector.elem_format, mode, dtype, f"dim={dim}")))
-                name = f"golden: {vector.op} {label}: {vector.name}"
+                kind = " ".join(filter(None, (vector.op, vector.elem_format, mode, dtype)))
+                name = f"golden: {kind} dim={dim} scale={vector.scale:02x}: {vector.name}"
                 yield name, partial(_golden_case, target, vector, mode, dim)
 
 
