@@ -28,6 +28,7 @@ using c10::DispatchKeySet;
 
 constexpr c10::DeviceType kDevice = c10::DeviceType::PrivateUse1;
 const c10::Device kOnly(kDevice, 0);
+const c10::Stream kStream(c10::Stream::DEFAULT, kOnly);
 
 // ---- Memory -------------------------------------------------------------------------------------
 
@@ -46,11 +47,17 @@ REGISTER_ALLOCATOR(kDevice, &allocator)
 
 // ---- The current device -------------------------------------------------------------------------
 
-// One device and no streams, so switching does nothing. The base class would name the device -1,
-// which is right for the CPU only: tensors say "mxdev:0", and the two are compared.
+// One device, and each op has ended when it returns: nothing to switch, nothing to wait for. The
+// base class would name the device -1, as for the CPU, where tensors say "mxdev:0", and refuse the
+// events that backward() records between threads.
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<kDevice> {
   c10::Device getDevice() const override { return kOnly; }
   c10::Device exchangeDevice(c10::Device) const override { return kOnly; }
+  c10::Stream getStream(c10::Device) const noexcept override { return kStream; }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return kStream; }
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
@@ -124,6 +131,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", &at::native::set_cpu_);
   m.impl("set_.source_Storage", &at::native::set_);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);  // torch.load
+}
+
+// copy_ resolves a lazy negation by a copy, which comes back here: without these, without end.
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 // ---- Everything else ----------------------------------------------------------------------------

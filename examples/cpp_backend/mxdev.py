@@ -11,6 +11,7 @@ system's temporary one. Only ``g++`` (or ``$CXX``) is needed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import getpass
@@ -51,7 +52,7 @@ def build(source: str, *defines: str) -> Path:
 class DeviceModule:
     """``torch.mxdev``: what PyTorch asks of an accelerator's Python module."""
 
-    device = torch.device  # torch.export.load looks for a context manager of this name
+    device = contextlib.nullcontext  # torch.mxdev.device(0): nothing to switch to
 
     @staticmethod
     def is_available() -> bool:
@@ -67,6 +68,11 @@ class DeviceModule:
     def current_device() -> int:
         """Index of the current device."""
         return 0
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        """What torch.autocast may cast to."""
+        return [torch.bfloat16, torch.float16]
 
     @staticmethod
     def get_rng_state(device: object = None) -> torch.Tensor:
