@@ -99,7 +99,7 @@ def test_samples(calls: Calls) -> None:
 @pytest.mark.parametrize("fmt", SCALAR_TYPES)
 def test_quantize_all_sizes(fmt: str, mode: int, dtype: torch.dtype) -> None:
     """NaN, Inf, subnormals, both ends of the scale."""
-    x = bits_of_every_size(512).view(torch.float32).to(dtype)
+    x = bits_of_every_size(128).view(torch.float32).to(dtype)
     args = (32, SCALAR_TYPES[fmt], mode)
     check_same(QUANTIZE(x.to("mxdev"), 1, *args), QUANTIZE(x, 1, *args))
     check_same(QUANTIZE(x.t().to("mxdev"), 0, *args), QUANTIZE(x.t(), 0, *args))
