@@ -180,6 +180,13 @@ def test_vmap(calls: Calls) -> None:
         assert torch.equal(bytes_of(got.cpu()), bytes_of(want))
 
 
+def test_opcheck() -> None:
+    """Not with inputs that require grad: PyTorch 2.13 checks those on its own devices only."""
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)).to("mxdev")
+    torch.library.opcheck(QUANTIZE.default, (x, -1, 32, torch.int8, 1))
+    torch.library.opcheck(QUANTIZE.format, (x, -1, 32, "fp8_e4m3"))
+
+
 # --- compilers ------------------------------------------------------------------------------------
 
 

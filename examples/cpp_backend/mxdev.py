@@ -74,9 +74,19 @@ class DeviceModule:
         """What torch.autocast may cast to."""
         return [torch.bfloat16, torch.float16]
 
+    # Random ops run on the CPU, whose generator PyTorch seeds, saves and restores by itself.
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        """Nothing to seed."""
+
     @staticmethod
     def get_rng_state(device: object = None) -> torch.Tensor:
-        """Random ops run on the CPU, whose generator PyTorch saves by itself."""
+        """Nothing to save."""
         return torch.empty(0, dtype=torch.uint8)
 
     @staticmethod
