@@ -136,3 +136,47 @@ ORDERS = [
 def test_cpu_kernels_under_the_default_compiler(order: str, builds: dict[str, str]) -> None:
     """Called once each, however the call names the format."""
     assert run(CPU_KERNELS, builds, order) == ["1 0", "1 1"]
+
+
+COVERED = """
+import torch, aten_mx, mxdev
+from aten_mx.backends import composite
+
+library = mxdev.load_kernels("CPU")
+
+def call():
+    before = library.quantize_mx_calls()
+    torch.ops.aten_mx.quantize_mx(torch.ones(1, 32), -1, 32, torch.float8_e4m3fn)
+    print(library.quantize_mx_calls() - before)
+
+call()
+try:
+    aten_mx.register_kernel("quantize_mx", "CPU", composite.quantize_mx)
+except RuntimeError as error:
+    print("kernels.cpp" in str(error))
+handle = aten_mx.register_kernel("quantize_mx", "CPU", composite.quantize_mx, override=True)
+call()
+handle.unregister()
+call()
+"""
+
+
+def test_a_cpp_kernel_is_covered_and_restored(builds: dict[str, str]) -> None:
+    """Refused without ``override``; taking the Python kernel away uncovers the C++ one."""
+    assert run(COVERED, builds) == ["1", "True", "0", "1"]
+
+
+CONFORMANCE = """
+from aten_mx.__main__ import main
+checks = ["golden", "codes", "layouts", "swizzled", "errors", "fakes", "autograd", "vmap"]
+arguments = ["--device", "mxdev", "--import", "mxdev_autoload", "--checks", *checks, "compiled"]
+print(main(["conformance", *arguments]))
+"""
+
+
+def test_conformance(builds: dict[str, str]) -> None:
+    """All checks but the maxima, which take minutes here; ``test_device`` has as many values."""
+    *_, summary, code = run(CONFORMANCE, builds)
+    assert summary.startswith("mxdev: ")
+    assert summary.endswith(" 0 failed")
+    assert code == "0"
