@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -126,10 +127,30 @@ OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., A
 }
 """Each overload with its validation and its composite."""
 
-for _op, (_describe, _composite) in OVERLOADS.items():
+for _op, (_, _composite) in OVERLOADS.items():
     LIB.impl(_op, torch.library.fallthrough_kernel, "Autograd")
-    LIB.impl(_op, _validating(_op, _describe), "BackendSelect", with_keyset=True)
     LIB.impl(_op, _composite, "CompositeImplicitAutograd")
+
+_validation: list[torch.library.Library] = []
+
+
+def add_python_validation() -> None:
+    """Validate at BackendSelect, above what a C++ library may have registered there."""
+    library = torch.library.Library("aten_mx", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's word on overriding
+        for op, (describe, _) in OVERLOADS.items():
+            library.impl(op, _validating(op, describe), "BackendSelect", with_keyset=True)
+    _validation.append(library)
+
+
+def remove_python_validation() -> None:
+    """Take it away, for a C++ library that validates in its place."""
+    while _validation:
+        _validation.pop()._destroy()
+
+
+add_python_validation()
 
 
 def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:

@@ -1,0 +1,1 @@
+"""``quantize_mx`` and ``dequantize_mx`` as files and diffs of PyTorch core; see README.md."""
