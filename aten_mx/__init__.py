@@ -10,6 +10,7 @@ from aten_mx.dispatch import decomposition_table  # isort: skip
 import aten_mx.transforms  # isort: skip
 import aten_mx.compiler  # noqa: F401  # isort: skip
 from aten_mx.alias import install_torch_alias, remove_torch_alias
+from aten_mx.backends.cpu import load_as_configured
 from aten_mx.functional import dequantize_mx, quantize_mx
 from aten_mx.layout import SwizzleType
 from aten_mx.plugins import load_backends
@@ -32,4 +33,5 @@ __all__ = [
     "remove_torch_alias",
 ]
 
+load_as_configured()
 load_backends()  # last: a backend's module imports this package

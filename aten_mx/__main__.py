@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable, Sequence
 
 from aten_mx import demo
-from aten_mx.testing import command as testing
+from aten_mx.backends import commands as backends
+from aten_mx.testing import command as conformance
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
 COMMANDS: tuple[Callable[[Commands[argparse.ArgumentParser]], None], ...] = (
     demo.add_command,
-    testing.add_kernels_command,
-    testing.add_conformance_command,
+    backends.add_build_command,
+    backends.add_kernels_command,
+    conformance.add_command,
 )
 
 

@@ -150,6 +150,11 @@ def remove_python_validation() -> None:
         _validation.pop()._destroy()
 
 
+def validates_in_python() -> bool:
+    """Whether calls are validated by Python, and not by a C++ library in its place."""
+    return bool(_validation)
+
+
 add_python_validation()
 
 

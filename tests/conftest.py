@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+# Whatever is built on this machine: most tests are about the emulated kernel, those of the native
+# one ask for it. Processes that tests start inherit it.
+os.environ["ATEN_MX_CPU"] = "off"
 
 
 @pytest.fixture

@@ -138,11 +138,9 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
         def compile_unit(unit: _Unit) -> Path:
             output = directory / f"{unit.name}.o"
             include = Path(torch.__file__).parent / "include"
-            _run(
-                [compiler, *_flags(), *unit.flags, f"-I{_ATEN}", f"-isystem{include}"]
-                + [f"-isystem{include / 'torch/csrc/api/include'}"]
-                + ["-c", str(unit.source), "-o", str(output)]
-            )
+            paths = (f"-I{_ATEN}", f"-isystem{include}")
+            files = ("-c", str(unit.source), "-o", str(output))
+            _run([compiler, *_flags(), *unit.flags, *paths, *files])
             report(f"  {unit.name} ({time.monotonic() - started:.0f} s)")
             return output
 
@@ -150,11 +148,8 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
             objects = list(pool.map(compile_unit, units))
         library = directory / target.name
         # No rpath: torch is loaded before the library is.
-        torch_libraries = Path(torch.__file__).parent / "lib"
-        _run(
-            [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library)]
-            + [f"-L{torch_libraries}", *_LIBRARIES]
-        )
+        link = (f"-L{Path(torch.__file__).parent / 'lib'}", *_LIBRARIES)
+        _run([compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library), *link])
         library.replace(target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
     return target

@@ -1,4 +1,4 @@
-"""``python -m aten_mx conformance`` and ``python -m aten_mx kernels``."""
+"""``python -m aten_mx conformance``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from aten_mx.registry import OPS, KernelInfo, kernels
+from aten_mx.registry import OPS
 from aten_mx.testing import CHECKS, Result, check_kernel
 
 
-def add_conformance_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``conformance`` to the command line."""
     parser = commands.add_parser(
         "conformance",
@@ -61,24 +61,3 @@ def run_conformance(args: argparse.Namespace) -> int:
         print("\r", end="\033[K", file=sys.stderr)
     print(report)
     return 0 if report.passed else 1
-
-
-def add_kernels_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``kernels`` to the command line."""
-    parser = commands.add_parser("kernels", help="list which kernel answers for each op and key")
-    parser.set_defaults(run=run_kernels)
-
-
-def run_kernels(args: argparse.Namespace) -> int:
-    """Print :func:`aten_mx.kernels` as a table.
-
-    Returns:
-        0.
-    """
-    rows = [KernelInfo("op", "dispatch key", "kernel", "compiled"), *kernels()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).strip()
-        )
-    return 0

@@ -19,13 +19,13 @@ def supports(self, dim, block_size, elem_format, mode, *, swizzle_type):
     return swizzle_type == 0
 
 
-@aten_mx.register_kernel("quantize_mx", KEY, supports=supports)
+# override: the CPU may have the native kernel already.
+@aten_mx.register_kernel("quantize_mx", KEY, supports=supports, override=True)
 def quantize(self, dim, block_size, elem_format, mode, *, swizzle_type):
     """Quantize blocks along ``dim``; see ``aten_mx.register_kernel`` for what comes and goes."""
     fmt = FORMATS[elem_format]
     x = self.movedim(dim, -1).float().contiguous()
     blocks = (*x.shape[:-1], x.shape[-1] // block_size, block_size)
-
     # Bits to float64 by integers: a cast would lose subnormals where the CPU flushes them.
     bits = x.view(torch.int32).numpy().reshape(blocks)
     field, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
