@@ -109,8 +109,8 @@ def library_path() -> Path:
 def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path:
     """Compile the kernel for the installed torch, unless that has been done.
 
-    Two processes may build at once: each works in a directory of its own, and the finished library
-    is moved into its place in one step.
+    Two processes may build at once: the second waits for the first and takes its library, which is
+    moved into its place in one step.
 
     Args:
         report: receives a line of text at each step.
@@ -122,13 +122,22 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
     Raises:
         BuildError: no compiler, a machine that the sources don't cover, or a compiler's error.
     """
-    target = library_path()
-    if target.exists() and not force:
-        report(f"already built: {target}")
-        return target
     compiler = _compiler()
-    units = _units()
+    import fcntl  # not on Windows, which ends above
+
+    target = library_path()
     target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists() and not force:
+            report(f"already built: {target}")
+        else:
+            _compile(compiler, target, report)
+    return target
+
+
+def _compile(compiler: str, target: Path, report: Callable[[str], None]) -> None:
+    units = _units()
     started = time.monotonic()
     # In the target's own directory: a move within one file system is atomic.
     with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as scratch:
@@ -152,7 +161,6 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
         _run([compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library), *link])
         library.replace(target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
-    return target
 
 
 def _compiler() -> str:
