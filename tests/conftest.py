@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-# Whatever is built on this machine: most tests are about the emulated kernel, those of the native
-# one ask for it. Processes that tests start inherit it.
-os.environ["ATEN_MX_CPU"] = "off"
+# Whatever is built on this machine: the tests are about the emulated kernel, but for those that ask
+# for the native one. Processes that tests start inherit it. ATEN_MX_TEST_CPU=require runs them all
+# on the native kernel, behind its validation.
+os.environ["ATEN_MX_CPU"] = os.environ.get("ATEN_MX_TEST_CPU", "off")
 
 
 @pytest.fixture
