@@ -13,7 +13,6 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor._ops.utils import normalize_dim
 from torch.distributed.tensor.placement_types import Placement
 
-
 aten = torch.ops.aten
 
 
