@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from native_functions_patch import codegen, compiling
+from native_functions_patch.overlay import make_overlay
 from native_functions_patch.report import FAIL, NOTE, Report
 from native_functions_patch.tree import (
     PATCH_ROOT,
@@ -140,13 +141,13 @@ def _build_and_run(report: Report, tree: Path, torch_root: Path) -> None:
             raise PatchError(f"the yaml names {', '.join(missing)}, and no source defines them")
         return "every function that the yaml names"
 
-    report.step("kernels", all_defined)
-    keys = sorted({text.rsplit("(", 1)[1].split(" of ")[0] for text in missing})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(PATCH_ROOT.parent), *sys.path))}
+    if not report.step("kernels", all_defined):
+        return
+    overlay = make_overlay(torch_root.parent, tree)
+    paths = (str(overlay), str(PATCH_ROOT.parent), *sys.path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "native_functions_patch.runtime"]
-    process = subprocess.run(
-        [*command, str(built[0]), str(tree), *keys], env=environment, check=False
-    )
+    process = subprocess.run([*command, str(built[0]), str(tree)], env=environment, check=False)
     if process.returncode not in (0, 1):
         report.line(FAIL, "run", f"the process ended with {process.returncode}")
     report.failed |= process.returncode != 0

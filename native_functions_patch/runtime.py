@@ -7,7 +7,6 @@ Run as a process of its own, because a library that defines operators cannot be 
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -16,27 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import aten_mx
+import aten_mx  # noqa: F401  (registers the ops to compare with)
+from native_functions_patch import runtime_python as python
 from native_functions_patch.codegen import NAMES
 from native_functions_patch.report import Report
-from native_functions_patch.samples import E4M3, FP4, REAL, calls
-
-
-def _flat(result: Any) -> tuple[Tensor, ...]:
-    return (result,) if isinstance(result, Tensor) else tuple(result)
-
-
-def _same(actual: Any, expected: Any) -> bool:
-    pairs = list(zip(_flat(actual), _flat(expected), strict=True))
-    return all(
-        (a.dtype, a.shape, a.stride()) == (e.dtype, e.shape, e.stride())
-        and torch.equal(_bytes(a), _bytes(e))
-        for a, e in pairs
-    )
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
+from native_functions_patch.samples import E4M3, FP4, REAL, calls, flat, same
 
 
 def check_bytes() -> str:
@@ -45,16 +28,61 @@ def check_bytes() -> str:
     count = 0
     for name, args, kwargs in calls():
         actual = ours.quantize_mx(*args, **kwargs)
-        assert _same(actual, package.quantize_mx(*args, **kwargs)), f"quantize_mx {name}"
-        element = args[3]
+        assert same(actual, package.quantize_mx(*args, **kwargs)), f"quantize_mx {name}"
         for dtype in REAL:
-            rest = (*args[1:3], *((element,) if isinstance(element, str) else ()), dtype)
-            back = ours.dequantize_mx(*actual, *rest, **kwargs)
-            expected = package.dequantize_mx(*actual, *rest, **kwargs)
-            assert _same(back, expected), f"dequantize_mx {name} to {dtype}"
+            back_args = _back(actual, args, dtype)
+            back = ours.dequantize_mx(*back_args, **kwargs)
+            expected = package.dequantize_mx(*back_args, **kwargs)
+            assert same(back, expected), f"dequantize_mx {name} to {dtype}"
             count += 1
         count += 1
     return f"{count} calls"
+
+
+def check_composite() -> str:
+    """The composite, called past the CPU kernel, gives that one's bytes."""
+    count = 0
+    for name, args, kwargs in calls():
+        actual = _overload("quantize_mx", args[3]).decompose(*args, **kwargs)
+        assert same(actual, torch.ops.aten.quantize_mx(*args, **kwargs)), f"quantize_mx {name}"
+        for dtype in REAL:
+            back = _back(actual, args, dtype)
+            decomposed = _overload("dequantize_mx", args[3]).decompose(*back, **kwargs)
+            expected = torch.ops.aten.dequantize_mx(*back, **kwargs)
+            assert same(decomposed, expected), f"dequantize_mx {name} to {dtype}"
+        count += 1 + len(REAL)
+    return f"{count} calls"
+
+
+def check_meta() -> str:
+    """Meta kernels describe the results to the stride."""
+    count = 0
+    for name, args, kwargs in calls():
+        result = torch.ops.aten.quantize_mx(*args, **kwargs)
+        described = torch.ops.aten.quantize_mx(args[0].to("meta"), *args[1:], **kwargs)
+        assert _descriptions(described) == _descriptions(result), f"quantize_mx {name}"
+        back = _back(result, args, torch.bfloat16)
+        on_meta = (arg.to("meta") if isinstance(arg, Tensor) else arg for arg in back)
+        described = torch.ops.aten.dequantize_mx(*on_meta, **kwargs)
+        expected = torch.ops.aten.dequantize_mx(*back, **kwargs)
+        assert _descriptions(described) == _descriptions(expected), f"dequantize_mx {name}"
+        count += 2
+    return f"{count} calls"
+
+
+def _descriptions(result: Any) -> list[tuple[Any, ...]]:
+    return [(tuple(t.shape), t.stride(), t.dtype) for t in flat(result)]
+
+
+def _overload(name: str, element: Any) -> Any:
+    packet = getattr(torch.ops.aten, name)
+    return packet.format if isinstance(element, str) else packet.default
+
+
+def _back(result: Any, args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    """Arguments of ``dequantize_mx`` for the result of ``quantize_mx`` with ``args``."""
+    element = (args[3],) if isinstance(args[3], str) else ()
+    return (*result, *args[1:3], *element, dtype)
 
 
 def check_errors() -> str:
@@ -116,43 +144,17 @@ def check_export() -> str:
     targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     for op in NAMES:
         assert f"aten.{op}.default" in targets, f"{op} is not a node of {targets}"
-    assert _same(program.module()(x), _RoundTrip()(x))
+    assert same(program.module()(x), _RoundTrip()(x))
     decomposed = program.run_decompositions()
-    assert _same(decomposed.module()(x), _RoundTrip()(x))
+    assert same(decomposed.module()(x), _RoundTrip()(x))
     return "quantize_mx and dequantize_mx are one node each"
 
 
-def stand_in(missing: set[str]) -> str:
-    """The package's composites and fakes, where the library has no C++ ones."""
-    library = torch.library.Library("aten", "IMPL")
-    for op, composite in aten_mx.decomposition_table().items():
-        name = op.name().removeprefix("aten_mx::")
-        fake = getattr(aten_mx.schema, f"{name.replace('.', '_')}_fake")
-        for key, kernel in (("Meta", fake), ("CompositeImplicitAutograd", composite)):
-            if key in missing:
-                library.impl(name, kernel, key)
-    _LIBRARIES.append(library)
-    return f"{', '.join(sorted(missing))} from the package"
-
-
-_LIBRARIES: list[torch.library.Library] = []
-
-
 def check_core_tests(tree: Path) -> str:
-    """The patch's test file, in core's form, with ``torch.quantize_mx`` in its place."""
+    """The patch's test file, in core's form."""
     import unittest
 
     path = tree / "test/quantization/test_quantize_mx.py"
-    for owner in (torch, torch.Tensor):
-        for name in NAMES:
-            # A function, and not the packet itself, so that it binds as a method.
-            setattr(
-                owner,
-                name,
-                functools.partialmethod(getattr(torch.ops.aten, name))
-                if owner is torch.Tensor
-                else getattr(torch.ops.aten, name),
-            )
     spec = importlib.util.spec_from_file_location("test_quantize_mx", path)
     assert spec is not None
     assert spec.loader is not None
@@ -165,17 +167,23 @@ def check_core_tests(tree: Path) -> str:
     return f"{result.testsRun} tests"
 
 
-def main(library: str, tree: str, *missing: str) -> int:
+def main(library: str, tree: str) -> int:
     """Load the library, run all checks, and return the exit code."""
     torch.ops.load_library(library)
+    python.bind()
     report = Report()
-    if missing:
-        report.step("stand-in", lambda: stand_in(set(missing)))
     report.step("bytes", check_bytes)
+    report.step("composite", check_composite)
+    report.step("meta", check_meta)
     report.step("errors", check_errors)
     report.step("opcheck", check_opcheck)
     report.step("export", check_export)
     report.step("core's tests", lambda: check_core_tests(Path(tree)))
+    report.step("OpInfo", python.check_opinfo)
+    report.step("overrides", python.check_overrides)
+    report.step("documentation", lambda: python.check_docs(Path(tree)))
+    report.step("DTensor", python.check_dtensor)
+    report.step("Inductor", python.check_inductor)
     return int(report.failed)
 
 

@@ -46,3 +46,22 @@ def calls() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                     yield f"{shape} {dtype} {element} {mode}", (x, dim, 32, element, mode), {}
             if dim == -1:
                 yield f"{shape} {dtype} swizzled", (x, dim, 32, "fp4_e2m1"), {"swizzle_type": 1}
+
+
+def flat(result: Any) -> tuple[Tensor, ...]:
+    """The tensors of a result of either op."""
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def same(actual: Any, expected: Any) -> bool:
+    """Equal dtypes, shapes, strides and bytes."""
+    pairs = list(zip(flat(actual), flat(expected), strict=True))
+    return all(
+        (a.dtype, a.shape, a.stride()) == (e.dtype, e.shape, e.stride())
+        and torch.equal(_bytes(a), _bytes(e))
+        for a, e in pairs
+    )
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
