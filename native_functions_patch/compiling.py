@@ -167,6 +167,10 @@ def _registration(tree: Path, defined: set[str]) -> tuple[str, list[str]]:
             else:
                 kernel = f"static_cast<{pointer}>({kernel})"
                 kernels.setdefault(key.name, []).append(f'  m.impl("{schema.name}", {kernel});')
+                if key.name == "CompositeImplicitAutograd":  # patches/checkout/02
+                    kernels.setdefault("FuncTorchBatchedDecomposition", []).append(
+                        f'  m.impl("{schema.name}", {kernel});'
+                    )
         # What VariableType does for an op in DONT_REQUIRE_DERIVATIVE, less its checks.
         kernels.setdefault("Autograd", []).append(
             f'  m.impl("{schema.name}", torch::CppFunction::makeFallthrough());'

@@ -19,7 +19,7 @@ import aten_mx  # noqa: F401  (registers the ops to compare with)
 from native_functions_patch import runtime_python as python
 from native_functions_patch.codegen import NAMES
 from native_functions_patch.report import Report
-from native_functions_patch.samples import E4M3, FP4, REAL, calls, flat, same
+from native_functions_patch.samples import E4M3, FP4, REAL, as_bytes, calls, flat, same
 
 
 def check_bytes() -> str:
@@ -131,6 +131,28 @@ def check_opcheck() -> str:
     return f"4 overloads, {len(checks)} checks each"
 
 
+def check_vmap() -> str:
+    """Mapped over a batch, the results are those of the examples, stacked."""
+    batch = torch.randn(3, 64, 5)
+    count = 0
+    for element in (E4M3, "fp6_e3m2", FP4):
+        for in_dim, dim in ((0, 0), (2, -1)):
+
+            def quantize(x: Tensor, dim: int = dim, element: Any = element) -> Any:
+                return torch.ops.aten.quantize_mx(x, dim, 1 if element is E4M3 else 2, element)
+
+            examples = [example.contiguous() for example in batch.unbind(in_dim)]
+            if any(example.shape[dim] % 2 for example in examples) and element is not E4M3:
+                continue
+            mapped = torch.func.vmap(quantize, in_dims=in_dim)(batch)
+            for i, example in enumerate(examples):
+                expected = quantize(example)
+                for result, tensor in zip(mapped, expected, strict=True):
+                    assert torch.equal(as_bytes(result)[i], as_bytes(tensor)), f"{element} {dim}"
+            count += 1
+    return f"{count} batches"
+
+
 class _RoundTrip(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output, scale = torch.ops.aten.quantize_mx(x, -1, 32, E4M3)
@@ -177,6 +199,7 @@ def main(library: str, tree: str) -> int:
     report.step("meta", check_meta)
     report.step("errors", check_errors)
     report.step("opcheck", check_opcheck)
+    report.step("vmap", check_vmap)
     report.step("export", check_export)
     report.step("core's tests", lambda: check_core_tests(Path(tree)))
     report.step("OpInfo", python.check_opinfo)

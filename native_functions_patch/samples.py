@@ -58,10 +58,11 @@ def same(actual: Any, expected: Any) -> bool:
     pairs = list(zip(flat(actual), flat(expected), strict=True))
     return all(
         (a.dtype, a.shape, a.stride()) == (e.dtype, e.shape, e.stride())
-        and torch.equal(_bytes(a), _bytes(e))
+        and torch.equal(as_bytes(a), as_bytes(e))
         for a, e in pairs
     )
 
 
-def _bytes(tensor: Tensor) -> Tensor:
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bits, in a dtype that can be compared and indexed."""
     return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
