@@ -12,16 +12,24 @@ import aten_mx.compiler  # noqa: F401  # isort: skip
 from aten_mx.alias import install_torch_alias, remove_torch_alias
 from aten_mx.functional import dequantize_mx, quantize_mx
 from aten_mx.layout import SwizzleType
+from aten_mx.plugins import load_backends
+from aten_mx.registry import KernelHandle, KernelInfo, kernels, register_kernel
 from aten_mx.scaling import ScaleCalculationMode
 from aten_mx.version import __version__
 
 __all__ = [
+    "KernelHandle",
+    "KernelInfo",
     "ScaleCalculationMode",
     "SwizzleType",
     "__version__",
     "decomposition_table",
     "dequantize_mx",
     "install_torch_alias",
+    "kernels",
     "quantize_mx",
+    "register_kernel",
     "remove_torch_alias",
 ]
+
+load_backends()  # last: a backend's module imports this package

@@ -11,10 +11,15 @@ import sys
 from collections.abc import Callable, Sequence
 
 from aten_mx import demo
+from aten_mx.testing import command as testing
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
-COMMANDS: tuple[Callable[[Commands[argparse.ArgumentParser]], None], ...] = (demo.add_command,)
+COMMANDS: tuple[Callable[[Commands[argparse.ArgumentParser]], None], ...] = (
+    demo.add_command,
+    testing.add_kernels_command,
+    testing.add_conformance_command,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
+from aten_mx import checking
 from aten_mx.backends.composite import emulate_dequantize, emulate_quantize
-from aten_mx.meta import describe_dequantize, describe_quantize
+from aten_mx.meta import DequantizeCall, describe_dequantize, describe_quantize
 from aten_mx.schema import LIB
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
@@ -100,16 +102,19 @@ def dequantize_mx_format_composite(
 
 def _describe_dequantize_base(
     self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
-) -> None:
-    describe_dequantize(self, scale, dim, block_size, None, dtype)
+) -> DequantizeCall:
+    return describe_dequantize(self, scale, dim, block_size, None, dtype)
 
 
-def _validating(op: torch._ops.OpOverload, validate: Callable[..., Any]) -> Callable[..., Any]:
+def _validating(op: torch._ops.OpOverload, describe: Callable[..., Any]) -> Callable[..., Any]:
     def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        validate(*args, **kwargs)
+        call = describe(*args, **kwargs)
         # The guard: a kernel written in differentiable ops must not record them.
         with torch._C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+            results = op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+        if checking.ENABLED:
+            checking.check_outputs(op, call, args[0], results)
+        return results
 
     return backend_select
 
@@ -122,10 +127,30 @@ OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., A
 }
 """Each overload with its validation and its composite."""
 
-for _op, (_validate, _composite) in OVERLOADS.items():
+for _op, (_, _composite) in OVERLOADS.items():
     LIB.impl(_op, torch.library.fallthrough_kernel, "Autograd")
-    LIB.impl(_op, _validating(_op, _validate), "BackendSelect", with_keyset=True)
     LIB.impl(_op, _composite, "CompositeImplicitAutograd")
+
+_validation: list[torch.library.Library] = []
+
+
+def add_python_validation() -> None:
+    """Validate at BackendSelect, above what a C++ library may have registered there."""
+    library = torch.library.Library("aten_mx", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's word on overriding
+        for op, (describe, _) in OVERLOADS.items():
+            library.impl(op, _validating(op, describe), "BackendSelect", with_keyset=True)
+    _validation.append(library)
+
+
+def remove_python_validation() -> None:
+    """Take it away, for a C++ library that validates in its place."""
+    while _validation:
+        _validation.pop()._destroy()
+
+
+add_python_validation()
 
 
 def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:

@@ -597,6 +597,23 @@ inline __m512i pack_words(__m512i a, __m512i b) {
   }
 }
 
+// Encoding leaves the memory idle, and hardware prefetchers stop at the end of a
+// page, which is as long as a group of float32 blocks. So the encoding of one
+// group fetches a later one; where the input isn't contiguous it is a wrong
+// guess, and harmless.
+constexpr int64_t kPrefetchGroups = 2;
+
+template <typename Raw>
+inline void prefetch(const Raw* source, int64_t elements_ahead) {
+  // An integer, as the address may lie beyond the tensor.
+  const auto address =
+      reinterpret_cast<uintptr_t>(source) + elements_ahead * sizeof(Raw);
+  // 32 elements are one line of 16-bit numbers, two of float32.
+  for (size_t line = 0; line < 32 * sizeof(Raw); line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(address + line), _MM_HINT_T0);
+  }
+}
+
 // Quantizes 32 blocks of 32, block i at inputs[i], to consecutive payload.
 template <int F, typename In, bool stream>
 void quantize_group(
@@ -633,6 +650,7 @@ void quantize_group(
   store_divisors<F, wide>(scales.bytes, divisors);
 
   const auto codes = [&](int i) {
+    prefetch(inputs[i], kPrefetchGroups * kGroup * 32);
     if constexpr (wide) {
       const auto factor = _mm512_set1_ps(c10::bit_cast<float>(divisors[i]));
       const auto pair = load_wide<In>(inputs[i]);
@@ -790,8 +808,233 @@ struct Tile {
   int64_t block_end;
 };
 
+#if defined(CPU_CAPABILITY_AVX512)
+
+// ---- blocks of 32 that lie across the rows of memory -------------------------
+//
+// Lanes are neighbouring blocks, so maxima and scales come without any shuffle.
+// The codes of 64 blocks are transposed at the end, as bytes.
+
+constexpr int kStrips = 2; // of 32 lanes each
+
+// Lanes beyond the last column read as zero.
+template <typename In>
+inline Pair load_wide_masked(const typename In::raw* input, __mmask32 mask) {
+  const auto high_mask = static_cast<__mmask16>(mask >> 16);
+  if constexpr (std::is_same_v<In, Float32>) {
+    return {
+        _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), input),
+        _mm512_maskz_loadu_epi32(high_mask, input + 16)};
+  } else {
+    const auto halves = _mm512_maskz_loadu_epi16(mask, input);
+    const auto low = _mm512_castsi512_si256(halves);
+    const auto high = _mm512_extracti64x4_epi64(halves, 1);
+    return {
+        _mm512_castps_si512(_mm512_cvtph_ps(low)),
+        _mm512_castps_si512(_mm512_cvtph_ps(high))};
+  }
+}
+
+template <typename In>
+inline __m512i load_words_masked(const typename In::raw* input, __mmask32 mask) {
+  if constexpr (std::is_same_v<In, BFloat16Bits>) {
+    return _mm512_maskz_loadu_epi16(mask, input);
+  } else {
+    const auto pair = load_wide_masked<In>(input, mask);
+    return to_odd(pair.low, pair.high);
+  }
+}
+
+// 32 rows of 32 columns, scaled: what code_words then encodes row by row.
+template <int F, typename In>
+struct Strip {
+  static constexpr bool wide = kWide(F, std::is_same_v<In, BFloat16Bits>);
+  alignas(64) __m512i kept[32][wide ? 2 : 1];
+  __m512i offset;
+  __m512 factors[2];
+  Scales scales;
+
+  void load(
+      const typename In::raw* input,
+      int64_t stride,
+      __mmask32 mask,
+      uint32_t addend) {
+    if constexpr (wide) {
+      const auto magnitude = _mm512_set1_epi32(kMagnitude);
+      __m512i amax[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+      for (int row = 0; row < 32; ++row) {
+        const auto* source = input + row * stride;
+        const auto pair = load_wide_masked<In>(source, mask);
+        // The next tile's part of this row, which no hardware prefetcher expects.
+        prefetch(source, kStrips * 32);
+        kept[row][0] = pair.low;
+        kept[row][1] = pair.high;
+        amax[0] = _mm512_max_epu32(amax[0], _mm512_and_si512(pair.low, magnitude));
+        amax[1] = _mm512_max_epu32(amax[1], _mm512_and_si512(pair.high, magnitude));
+      }
+      scales = scales_of_wide<F>(amax, addend);
+      alignas(64) uint32_t divisors[32];
+      store_divisors<F, true>(scales.bytes, divisors);
+      factors[0] = _mm512_load_ps(divisors);
+      factors[1] = _mm512_load_ps(divisors + 16);
+    } else {
+      auto amax = _mm512_setzero_si512();
+      for (int row = 0; row < 32; ++row) {
+        const auto* source = input + row * stride;
+        kept[row][0] = load_words_masked<In>(source, mask);
+        // The next tile's part of this row, which no hardware prefetcher expects.
+        prefetch(source, kStrips * 32);
+        amax = _mm512_max_epu16(
+            amax, _mm512_and_si512(kept[row][0], words(kMagnitude >> 16)));
+      }
+      scales = scales_of_words<F>(amax, addend >> 16);
+      const auto base = words(Encoding<F, 7>::base);
+      const auto byte = _mm512_cvtepu8_epi16(scales.bytes);
+      offset = _mm512_slli_epi16(_mm512_subs_epu16(byte, base), 7);
+    }
+  }
+
+  __m512i code_words(int row) const {
+    if constexpr (wide) {
+      return low_halves(
+          encode_wide(kept[row][0], factors[0]),
+          encode_wide(kept[row][1], factors[1]));
+    } else {
+      return encode_words<F>(kept[row][0], offset);
+    }
+  }
+};
+
+// Transposes 16 x 16 bytes in each 128-bit lane. Interleaving the upper with
+// the lower half of the rows rotates the 8 bits of (row, column) by one.
+inline void transpose_lanes(__m512i (&rows)[16]) {
+  for (int round = 0; round < 4; ++round) {
+    __m512i next[16];
+    for (int i = 0; i < 8; ++i) {
+      next[2 * i] = _mm512_unpacklo_epi8(rows[i], rows[i + 8]);
+      next[2 * i + 1] = _mm512_unpackhi_epi8(rows[i], rows[i + 8]);
+    }
+    std::copy(next, next + 16, rows);
+  }
+}
+
+// Quantizes up to 64 columns of as many blocks as fill 64 bytes of payload.
+template <int F, typename In, bool stream>
+void quantize_columns(const QuantizeJob& job, const Tile& tile) {
+  constexpr int per_byte = kMXFormats[F].codes_per_byte();
+  constexpr int block_bytes = 32 / per_byte;
+  const auto* base = static_cast<const typename In::raw*>(job.input) +
+      tile.offset + tile.block_begin * 32 * job.stride;
+  const auto columns = static_cast<int>(tile.count);
+  const auto blocks = static_cast<int>(tile.block_end - tile.block_begin);
+  __m512i packed[64];
+  alignas(64) uint8_t scale[64 / block_bytes][64];
+  uint64_t special[64 / block_bytes];
+
+  for (int c = 0; c < blocks; ++c) {
+    Strip<F, In> strips[kStrips];
+    special[c] = 0;
+    for (int s = 0; s < kStrips; ++s) {
+      const int lanes = std::clamp(columns - 32 * s, 0, 32);
+      const auto mask = static_cast<__mmask32>((uint64_t{1} << lanes) - 1);
+      auto& strip = strips[s];
+      strip.load(base + c * 32 * job.stride + 32 * s, job.stride, mask, job.addend);
+      _mm256_store_si256(
+          reinterpret_cast<__m256i*>(scale[c] + 32 * s), strip.scales.bytes);
+      special[c] |= static_cast<uint64_t>(strip.scales.special & mask) << (32 * s);
+    }
+    for (int row = 0; row < block_bytes; ++row) {
+      auto& target = packed[c * block_bytes + row];
+      if constexpr (per_byte == 2) {
+        __m512i bytes[kStrips];
+        for (int s = 0; s < kStrips; ++s) {
+          const auto even = _mm512_srli_epi16(strips[s].code_words(2 * row), 8);
+          const auto odd = _mm512_srli_epi16(strips[s].code_words(2 * row + 1), 4);
+          // even | (odd & 0xF0)
+          bytes[s] = _mm512_ternarylogic_epi32(even, odd, words(0xF0), 0xF8);
+        }
+        target = _mm512_packus_epi16(bytes[0], bytes[1]);
+      } else {
+        target = pack_words<F>(strips[0].code_words(row), strips[1].code_words(row));
+        if constexpr (F == INT8) {
+          target = _mm512_max_epi8(target, _mm512_set1_epi8(-127));
+        }
+      }
+    }
+  }
+
+  const int bytes = blocks * block_bytes;
+  std::fill(packed + bytes, packed + 64, _mm512_setzero_si512());
+  const auto put = [&](int column, __m512i x) {
+    if (column >= columns) {
+      return;
+    }
+    uint8_t* target = job.payload +
+        ((tile.first + column * tile.row_step) * job.blocks_per_row +
+         tile.block_begin) *
+            block_bytes;
+    if (bytes == 64) {
+      store512<stream>(target, x);
+    } else {
+      _mm512_mask_storeu_epi8(target, (uint64_t{1} << bytes) - 1, x);
+    }
+  };
+  __m512i quarters[4][16];
+  for (int i = 0; i < 4; ++i) {
+    std::copy(packed + 16 * i, packed + 16 * (i + 1), quarters[i]);
+    transpose_lanes(quarters[i]);
+  }
+  for (int j = 0; j < 16; ++j) {
+    const auto a = quarters[0][j];
+    const auto b = quarters[1][j];
+    const auto c = quarters[2][j];
+    const auto d = quarters[3][j];
+    const auto ab_low = _mm512_shuffle_i32x4(a, b, 0x44);
+    const auto ab_high = _mm512_shuffle_i32x4(a, b, 0xEE);
+    const auto cd_low = _mm512_shuffle_i32x4(c, d, 0x44);
+    const auto cd_high = _mm512_shuffle_i32x4(c, d, 0xEE);
+    // Packing put eight columns of each strip into every lane.
+    const int column = j < 8 ? j : 32 + j - 8;
+    put(column, _mm512_shuffle_i32x4(ab_low, cd_low, 0x88));
+    put(column + 8, _mm512_shuffle_i32x4(ab_low, cd_low, 0xDD));
+    put(column + 16, _mm512_shuffle_i32x4(ab_high, cd_high, 0x88));
+    put(column + 24, _mm512_shuffle_i32x4(ab_high, cd_high, 0xDD));
+  }
+
+  for (int c = 0; c < blocks; ++c) {
+    for (int column = 0; column < columns; ++column) {
+      const int64_t block =
+          (tile.first + column * tile.row_step) * job.blocks_per_row +
+          tile.block_begin + c;
+      uint8_t byte = scale[c][column];
+      if (special[c] >> column & 1) {
+        byte = quantize_block<F, In>(
+            base + c * 32 * job.stride + column,
+            job.stride,
+            32,
+            job.addend,
+            job.payload + block * block_bytes);
+      }
+      job.put_scale(block, byte);
+    }
+  }
+}
+
+#endif // CPU_CAPABILITY_AVX512
+
 template <int F, typename In>
 void quantize_tile(const QuantizeJob& job, const Tile& tile) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if (job.block_size == 32 && tile.row_stride == 1) {
+    const int64_t row_bytes = payload_bytes<F>(job.blocks_per_row * 32);
+    if (job.stream && row_bytes % 64 == 0) {
+      quantize_columns<F, In, true>(job, tile);
+    } else {
+      quantize_columns<F, In, false>(job, tile);
+    }
+    return;
+  }
+#endif
   const int64_t bytes = payload_bytes<F>(job.block_size);
   const auto* base = static_cast<const typename In::raw*>(job.input) + tile.offset;
   for (int64_t c = tile.block_begin; c < tile.block_end; ++c) {
@@ -885,6 +1128,11 @@ void quantize_tiled(const QuantizeJob& job) {
               std::min(tile.block_begin + tile_blocks, job.blocks_per_row);
           quantize_tile<F, In>(job, tile);
         }
+#if defined(CPU_CAPABILITY_AVX512)
+        if (job.stream) {
+          _mm_sfence();
+        }
+#endif
       });
 }
 

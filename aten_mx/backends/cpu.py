@@ -1,0 +1,232 @@
+"""Builds, caches and loads the native CPU kernel.
+
+The C++ is that of ``native_functions_patch/``, the proposal to PyTorch core, and
+``aten_mx/csrc/register.cpp``, which binds it to the ops. ``python -m aten_mx build`` compiles it
+for the installed torch; importing the package loads a build that is there, and compiles nothing.
+
+``ATEN_MX_CPU`` is ``auto`` (the default: without a build the emulated kernel answers), ``off``, or
+``require`` (without a build the import fails).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from aten_mx import checking, dispatch
+
+BUILD_HINT = "python -m aten_mx build"
+SETTINGS = ("auto", "off", "require")
+_PACKAGE = Path(__file__).parents[1]
+_ATEN = _PACKAGE.parent / "native_functions_patch" / "aten" / "src"
+_NATIVE = _ATEN / "ATen" / "native"
+_HEADER = _NATIVE / "quantized" / "QuantizeMX.h"
+_KERNEL = _NATIVE / "cpu" / "QuantizeMXKernel.cpp"
+_ONCE = (_NATIVE / "quantized" / "QuantizeMX.cpp", _PACKAGE / "csrc" / "register.cpp")
+
+# DispatchStub chooses among these at run time. Both lists are PyTorch's (aten/src/ATen/
+# CMakeLists.txt and cmake/Codegen.cmake): with other definitions libtorch's DispatchStub has
+# another signature, and the library doesn't load.
+_CAPABILITIES = {
+    "DEFAULT": (),
+    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+}
+_DEFINITIONS = (
+    "-DHAVE_AVX2_CPU_DEFINITION",
+    "-DHAVE_AVX512_CPU_DEFINITION",
+    "-DAT_PER_OPERATOR_HEADERS",
+)
+_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG", "-w")
+_LIBRARIES = ("-ltorch_cpu", "-lc10")
+
+
+class BuildError(RuntimeError):
+    """The kernel cannot be built here; the text says why."""
+
+
+class _Unit(NamedTuple):
+    """One object file."""
+
+    name: str
+    source: Path
+    flags: tuple[str, ...] = ()
+
+
+def _units() -> list[_Unit]:
+    # The longest first, so that the last one to finish is a short one.
+    kernels = [
+        _Unit(
+            f"{_KERNEL.stem}.{name}",
+            _KERNEL,
+            (f"-DCPU_CAPABILITY={name}", f"-DCPU_CAPABILITY_{name}", *flags),
+        )
+        for name, flags in reversed(_CAPABILITIES.items())
+    ]
+    return [*kernels, *(_Unit(source.stem, source) for source in _ONCE)]
+
+
+def _flags() -> list[str]:
+    abi = int(torch.compiled_with_cxx11_abi())
+    return [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *_DEFINITIONS]
+
+
+@functools.cache
+def _key() -> str:
+    """What the library depends on, but for the compiler: any that can build it will do."""
+    digest = hashlib.sha256()
+    commands = [*_flags(), *_LIBRARIES, *(flag for unit in _units() for flag in unit.flags)]
+    digest.update("\0".join((platform.machine(), *commands)).encode())
+    for source in (_HEADER, _KERNEL, *_ONCE):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def library_path() -> Path:
+    """Where the build for this torch and these sources is, or would be.
+
+    Returns:
+        A path in ``$ATEN_MX_CACHE_DIR``, or else ``aten_mx`` in the user's cache directory.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(os.environ.get("ATEN_MX_CACHE_DIR") or Path(home) / "aten_mx")
+    return cache / f"torch-{torch.__version__}-{_key()}" / "libaten_mx_cpu.so"
+
+
+def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path:
+    """Compile the kernel for the installed torch, unless that has been done.
+
+    Two processes may build at once: each works in a directory of its own, and the finished library
+    is moved into its place in one step.
+
+    Args:
+        report: receives a line of text at each step.
+        force: compile also where there is a build.
+
+    Returns:
+        The library's path.
+
+    Raises:
+        BuildError: no compiler, a machine that the sources don't cover, or a compiler's error.
+    """
+    target = library_path()
+    if target.exists() and not force:
+        report(f"already built: {target}")
+        return target
+    compiler = _compiler()
+    units = _units()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    # In the target's own directory: a move within one file system is atomic.
+    with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as scratch:
+        directory = Path(scratch)
+        report(f"compiling {len(units)} files with {compiler} for torch {torch.__version__}")
+
+        def compile_unit(unit: _Unit) -> Path:
+            output = directory / f"{unit.name}.o"
+            include = Path(torch.__file__).parent / "include"
+            _run(
+                [compiler, *_flags(), *unit.flags, f"-I{_ATEN}", f"-isystem{include}"]
+                + [f"-isystem{include / 'torch/csrc/api/include'}"]
+                + ["-c", str(unit.source), "-o", str(output)]
+            )
+            report(f"  {unit.name} ({time.monotonic() - started:.0f} s)")
+            return output
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_unit, units))
+        library = directory / target.name
+        # No rpath: torch is loaded before the library is.
+        torch_libraries = Path(torch.__file__).parent / "lib"
+        _run(
+            [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library)]
+            + [f"-L{torch_libraries}", *_LIBRARIES]
+        )
+        library.replace(target)
+    report(f"built in {time.monotonic() - started:.0f} s: {target}")
+    return target
+
+
+def _compiler() -> str:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise BuildError(
+            f"the native CPU kernel is for x86-64 Linux, not for {platform.system()} "
+            f"{platform.machine()}; the emulated kernel answers there"
+        )
+    wanted = os.environ.get("CXX", "g++")
+    compiler = shutil.which(wanted)
+    if compiler is None:
+        raise BuildError(
+            f"no C++ compiler: {wanted} is not on the PATH. Install g++ 11 or newer (Debian and "
+            "Ubuntu: apt install g++), or set CXX to another compiler"
+        )
+    return compiler
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\nfailed:\n{result.stderr.strip()}")
+
+
+@functools.cache
+def load() -> None:
+    """Load the build, so that it answers for CPU tensors and validates every call.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it doesn't load.
+    """
+    path = library_path()
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; build it: {BUILD_HINT}")
+    # Its validation at BackendSelect takes the place of Python's. That goes away first: PyTorch
+    # warns about a kernel registered over another one.
+    dispatch.remove_python_validation()
+    try:
+        torch.ops.load_library(str(path))
+    except BaseException:
+        dispatch.add_python_validation()
+        raise
+    if checking.ENABLED:  # checks outputs too, which only Python's validation does
+        dispatch.add_python_validation()
+
+
+def load_as_configured() -> bool:
+    """Load the build as ``ATEN_MX_CPU`` says.
+
+    Returns:
+        Whether the native kernel now answers.
+
+    Raises:
+        ValueError: ``ATEN_MX_CPU`` has another value than the three.
+        FileNotFoundError, OSError: it is ``require``, and there is no build or none that loads.
+    """
+    setting = os.environ.get("ATEN_MX_CPU", "auto")
+    if setting not in SETTINGS:
+        raise ValueError(f"ATEN_MX_CPU must be one of {', '.join(SETTINGS)}, got {setting}")
+    if setting == "off":
+        return False
+    try:
+        load()
+    except OSError as error:
+        if setting == "require":
+            raise
+        logging.getLogger("aten_mx").info(
+            "the emulated kernel answers on CPU; for the native one: %s (%s)", BUILD_HINT, error
+        )
+        return False
+    return True

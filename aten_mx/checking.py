@@ -1,0 +1,54 @@
+"""The checking mode, ``ATEN_MX_CHECK=1``: what a kernel returns is held against the description.
+
+It is read at import. It costs a few microseconds a call and catches a wrong shape, stride, dtype or
+device of an output, in Python and C++ kernels alike; :mod:`aten_mx.testing` checks the values.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aten_mx.meta import DequantizeCall, QuantizeCall, TensorSpec
+
+ENABLED = os.environ.get("ATEN_MX_CHECK", "0") not in ("0", "")
+
+
+def check_outputs(
+    op: torch._ops.OpOverload, call: QuantizeCall | DequantizeCall, self: Tensor, results: Any
+) -> None:
+    """Raise where ``results`` of ``op`` aren't the outputs that ``call`` describes.
+
+    Raises:
+        RuntimeError: names the op, the dispatch key, the output and the difference.
+    """
+    specs = {"output": call.output}
+    if isinstance(call, QuantizeCall):
+        specs["scale"] = call.scale
+    outputs = results if isinstance(results, tuple) else (results,)
+    key = torch._C._dispatch_key_for_device(self.device.type)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+        key = "CompositeImplicitAutograd"
+    prefix = f"{op.name().split('::')[1]}: the kernel for {key} returned"
+    if len(outputs) != len(specs):
+        raise RuntimeError(f"{prefix} {len(outputs)} outputs, expected {len(specs)}")
+    for (name, spec), output in zip(specs.items(), outputs, strict=True):
+        if difference := _difference(output, spec, self.device):
+            raise RuntimeError(f"{prefix} {name} {difference}")
+
+
+def _difference(output: Any, spec: TensorSpec, device: torch.device) -> str | None:
+    if not isinstance(output, Tensor):
+        return f"of type {type(output).__name__}, expected a tensor"
+    for what, got, expected in (
+        ("dtype", output.dtype, spec.dtype),
+        ("shape", list(output.shape), spec.shape),
+        ("stride", output.stride(), spec.stride),
+        ("device", output.device, device),
+    ):
+        if got != expected:
+            return f"of {what} {got}, expected {expected}"
+    return None

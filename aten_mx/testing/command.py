@@ -1,0 +1,84 @@
+"""``python -m aten_mx conformance`` and ``python -m aten_mx kernels``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from aten_mx.registry import OPS, KernelInfo, kernels
+from aten_mx.testing import CHECKS, Result, check_kernel
+
+
+def add_conformance_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``conformance`` to the command line."""
+    parser = commands.add_parser(
+        "conformance",
+        help="hold a device's kernels against the contract, byte for byte",
+        description="Exit code 0: all cases hold; 1: mismatches; 2: the run itself failed.",
+    )
+    parser.add_argument("--device", required=True, help="as torch.device takes it: cpu, cuda, ...")
+    parser.add_argument("--ops", nargs="+", choices=OPS, default=OPS, help="default: both")
+    parser.add_argument(
+        "--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS), help="default: all"
+    )
+    parser.add_argument("--import", dest="module", help="first import this module: your backend")
+    parser.add_argument("--compile-backend", help="for torch.compile; default: by the device")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every case and its verdict")
+    parser.set_defaults(run=run_conformance)
+
+
+def run_conformance(args: argparse.Namespace) -> int:
+    """Run the checks, print the report.
+
+    Returns:
+        0, 1 for mismatches, 2 where the run itself failed.
+    """
+    count = 0
+
+    def progress(result: Result) -> None:
+        nonlocal count
+        count += 1
+        if count % 100 == 0 and sys.stderr.isatty():
+            print(f"\r{count} cases, at {result.name:.80}", end="\033[K", file=sys.stderr)
+
+    try:
+        if args.module:
+            __import__(args.module)
+        report = check_kernel(
+            args.device,
+            args.ops,
+            checks=args.checks,
+            compile_backend=args.compile_backend,
+            progress=progress,
+        )
+        if args.json:
+            args.json.write_text(report.to_json(), encoding="utf-8")
+    except Exception as error:
+        print(f"conformance: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    if sys.stderr.isatty():
+        print("\r", end="\033[K", file=sys.stderr)
+    print(report)
+    return 0 if report.passed else 1
+
+
+def add_kernels_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``kernels`` to the command line."""
+    parser = commands.add_parser("kernels", help="list which kernel answers for each op and key")
+    parser.set_defaults(run=run_kernels)
+
+
+def run_kernels(args: argparse.Namespace) -> int:
+    """Print :func:`aten_mx.kernels` as a table.
+
+    Returns:
+        0.
+    """
+    rows = [KernelInfo("op", "dispatch key", "kernel", "compiled"), *kernels()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).strip()
+        )
+    return 0

@@ -1,0 +1,105 @@
+"""The device ``mxdev``: builds and loads device.cpp and kernels.cpp, and names the device.
+
+    import mxdev
+
+    mxdev.load_device()   # torch.ones(2, device="mxdev") works
+    mxdev.load_kernels()  # before `import aten_mx` or after it
+
+Libraries are built once and kept in ``$MXDEV_BUILD``, else in a folder of the user's own under the
+system's temporary one. Only ``g++`` (or ``$CXX``) is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import getpass
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+NAME = "mxdev"
+HERE = Path(__file__).parent
+TORCH = Path(torch.__file__).parent
+
+
+def build(source: str, *defines: str) -> Path:
+    """Compile one file of this folder to a shared library, unless that was done before."""
+    command = [os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-std=c++20", "-O2", "-Wall"]
+    command += [f"-isystem{TORCH / 'include'}", *(f"-D{define}" for define in defines)]
+    command += [str(HERE / source), f"-L{TORCH / 'lib'}", "-ltorch_cpu", "-lc10"]
+    # The library depends on all of this, so it is part of its name.
+    content = [torch.__version__, *command, (HERE / source).read_text()]
+    digest = hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
+    user = f"mxdev_{getpass.getuser()}"
+    folder = Path(os.environ.get("MXDEV_BUILD") or Path(tempfile.gettempdir()) / user)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    library = folder / f"{Path(source).stem}_{digest}.so"
+    with (folder / f"{library.stem}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes that start together build once
+        if not library.exists():
+            unfinished = library.with_suffix(".part")
+            subprocess.run([*command, "-o", str(unfinished)], check=True)
+            unfinished.replace(library)
+    return library
+
+
+class DeviceModule:
+    """``torch.mxdev``: what PyTorch asks of an accelerator's Python module."""
+
+    device = contextlib.nullcontext  # torch.mxdev.device(0): nothing to switch to
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether there is such a device (torch.compile and opcheck ask)."""
+        return True
+
+    @staticmethod
+    def device_count() -> int:
+        """Number of devices."""
+        return 1
+
+    @staticmethod
+    def current_device() -> int:
+        """Index of the current device."""
+        return 0
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        """What torch.autocast may cast to."""
+        return [torch.bfloat16, torch.float16]
+
+    @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        """Random ops run on the CPU, whose generator PyTorch saves by itself."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    @staticmethod
+    def set_rng_state(state: torch.Tensor, device: object = None) -> None:
+        """Nothing to restore."""
+
+
+def load_device() -> None:
+    """Make ``mxdev`` this process's accelerator. It cannot be undone."""
+    torch.ops.load_library(build("device.cpp"))
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, DeviceModule)
+
+
+def load_kernels(dispatch_key: str = "PrivateUse1") -> ctypes.CDLL:
+    """Register the kernels under a dispatch key.
+
+    Returns:
+        The library, for its two counters: ``quantize_mx_calls()`` and ``dequantize_mx_calls()``.
+    """
+    library = build("kernels.cpp", f"MX_DISPATCH_KEY={dispatch_key}")
+    torch.ops.load_library(library)
+    counters = ctypes.CDLL(str(library))
+    for counter in (counters.quantize_mx_calls, counters.dequantize_mx_calls):
+        counter.restype = ctypes.c_int64
+    return counters

@@ -1,0 +1,161 @@
+"""The conformance kit: right kernels pass, each wrong one is caught, and the command says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import golden
+import pytest
+import torch
+from mutants import MUTANTS
+
+import aten_mx
+from aten_mx.backends import composite
+from aten_mx.testing import CHECKS, check_kernel
+from aten_mx.testing.golden import read_vectors
+
+BYTES = ["golden", "maxima", "codes", "layouts", "swizzled"]
+EXAMPLE = Path(__file__).parent.parent / "examples" / "python_backend"
+
+
+def test_the_golden_file_is_that_of_the_cases() -> None:
+    """``python tests/golden.py`` writes it."""
+    assert golden.PATH.read_text() == golden.text()
+
+
+def test_names_of_golden_vectors_are_unique() -> None:
+    keys = [(v.op, v.name, v.elem_format, v.modes, v.dtype, v.scale) for v in read_vectors()]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_kernel_is_caught(name: str) -> None:
+    mutant = MUTANTS[name]
+    handle = aten_mx.register_kernel(mutant.op, "CPU", mutant.kernel())
+    try:
+        # Check by check: most are caught by the first.
+        caught = any(check_kernel("cpu", [mutant.op], checks=[c]).failures for c in BYTES)
+    finally:
+        handle.unregister()
+    assert caught
+
+
+def test_a_mismatch_is_named() -> None:
+    """Its case, the input's bits and both bytes."""
+    mutant = MUTANTS["minus zero loses its sign"]
+    handle = aten_mx.register_kernel(mutant.op, "CPU", mutant.kernel())
+    try:
+        report = check_kernel("cpu", ["quantize_mx"], checks=["golden"])
+    finally:
+        handle.unregister()
+    first = report.failures[0]
+    assert first.name == "golden: quantize_mx fp8_e4m3 floor float32 dim=-1 scale=00: zeros_signed"
+    assert first.mismatch == (
+        "1 of 1 blocks differ; block 0: input 00000000 80000000 80000000 00000000 80000000 "
+        "80000000 00000000 80000000 ...; scale 00, expected 00; codes from byte 1: "
+        "00 00 00 00 00 00 00 00 ..., expected 80 80 00 80 80 00 80 80 ..."
+    )
+    assert str(report).splitlines()[-1].endswith(f"{len(report.failures)} failed")
+
+
+def test_a_kernel_that_raises_fails_its_cases_alone() -> None:
+    def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):
+        if elem_format == "int8":
+            raise NotImplementedError("no INT8 here")
+        return composite.quantize_mx(self, dim, block_size, elem_format, mode)
+
+    handle = aten_mx.register_kernel("quantize_mx", "CPU", kernel)
+    try:
+        report = check_kernel("cpu", ["quantize_mx"], checks=["maxima"])
+    finally:
+        handle.unregister()
+    assert {r.mismatch for r in report.failures} == {"NotImplementedError: no INT8 here"}
+    assert len(report.failures) == len(report.results) // 6
+
+
+def test_the_emulated_kernel_passes() -> None:
+    """On the CPU, all checks but those that compile (other tests do); one report."""
+    report = check_kernel("cpu", checks=[name for name in CHECKS if name != "compiled"])
+    assert report.passed, str(report)
+    prefixes = {result.name.split(":")[0] for result in report.results}
+    assert prefixes == set(CHECKS) - {"compiled"} - {"flush_to_zero"} | {"flush to zero"}
+    assert not torch.set_flush_denormal(False) or torch.tensor(1e-40).add(0) != 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"ops": ["quantize"]}, {"checks": ["speed"]}], ids=["op", "check"]
+)
+def test_unknown_names(arguments: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match=r"check_kernel: (quantize|speed) is none of "):
+        check_kernel("cpu", **arguments)
+
+
+def conformance(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aten_mx", "conformance", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_example_in_one_file_passes(tmp_path: Path) -> None:
+    """``examples/python_backend``, through the command, all checks; the JSON has every case."""
+    assert len((EXAMPLE / "numpy_backend.py").read_text().splitlines()) < 60
+    file = tmp_path / "report.json"
+    run = conformance(
+        *("--device", "cpu", "--ops", "quantize_mx", "--import", "numpy_backend"),
+        *("--json", str(file)),
+        PYTHONPATH=str(EXAMPLE),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.splitlines()[0] == "quantize_mx: numpy_backend.quantize (CPU)"
+    report = json.loads(file.read_text())
+    assert report["failed"] == 0
+    assert report["passed"] == len(report["cases"]) > 10_000
+    assert {case["verdict"] for case in report["cases"]} == {"pass"}
+
+
+def test_mismatches_exit_with_1(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "import aten_mx\n"
+        "from aten_mx.backends import composite\n"
+        "def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):\n"
+        "    return composite.quantize_mx(self, dim, block_size, elem_format, 0)\n"
+        "aten_mx.register_kernel('quantize_mx', 'CPU', kernel)\n"
+    )
+    run = conformance(
+        *("--device", "cpu", "--checks", "golden", "--import", "wrong"), PYTHONPATH=str(tmp_path)
+    )
+    assert run.returncode == 1
+    assert "FAIL golden: quantize_mx fp8_e4m3 ceil" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--device", "nonsense"], "nonsense"),
+        (["--device", "cpu", "--import", "no_such_module"], "no_such_module"),
+        (["--device", "cpu", "--checks", "errors", "--json", "/no/such/folder/x"], "/no/such"),
+    ],
+)
+def test_a_run_that_fails_exits_with_2(arguments: list[str], text: str) -> None:
+    run = conformance(*arguments)
+    assert run.returncode == 2
+    assert run.stderr.startswith("conformance: ")
+    assert text in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_the_kernels_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "aten_mx", "kernels"], capture_output=True, text=True, check=True
+    )
+    header, *rows = run.stdout.splitlines()
+    assert header.split("  ")[0] == "op"
+    assert [row.split()[0] for row in rows] == [row.op for row in aten_mx.kernels()]

@@ -1,0 +1,211 @@
+"""The native CPU kernel gives the composite's bytes, on every instruction set and thread count."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import aten_mx
+from aten_mx.backends import composite, cpu
+from aten_mx.formats import FORMATS
+
+QUANTIZE = torch.ops.aten_mx.quantize_mx
+DEQUANTIZE = torch.ops.aten_mx.dequantize_mx
+REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MODES = tuple(aten_mx.ScaleCalculationMode)
+CAPABILITIES = ("default", "avx2", "avx512")
+BLOCK_SIZES = (1, 2, 3, 5, 6, 16, 32, 64, 96, 128, 1024)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def assert_same(got: Tensor, want: Tensor, what: object) -> None:
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
+    assert got.numel() == 0 or torch.equal(bits(got), bits(want)), what
+
+
+def check_quantize(
+    x: Tensor, dim: int, block_size: int, fmt: str, mode: int, swizzle: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Compare, with the composite called past the dispatcher."""
+    native = QUANTIZE.format(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
+    emulated = composite.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
+    what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)
+    for got, want in zip(native, emulated, strict=True):
+        assert_same(got, want, what)
+    return native
+
+
+def check_dequantize(
+    payload: Tensor, scale: Tensor, dim: int, block_size: int, fmt: str, swizzle: int = 0
+) -> None:
+    for dtype in REAL_DTYPES:
+        args = (payload, scale, dim, block_size, fmt, dtype)
+        got = DEQUANTIZE.format(*args, swizzle_type=swizzle)
+        want = composite.dequantize_mx(*args, swizzle_type=swizzle)
+        assert_same(got, want, (payload.shape, payload.stride(), *args[2:], swizzle))
+
+
+def inputs() -> Iterator[Tensor]:
+    """Float32 tensors of shape (64, 128)."""
+    random = torch.Generator().manual_seed(0)
+    shape = (64, 128)
+    any_bits = torch.randint(-(2**31), 2**31, shape, generator=random, dtype=torch.int64)
+    yield any_bits.to(torch.int32).view(torch.float32)
+    values = torch.randn(shape, generator=random)
+    yield values
+    exponents = torch.randint(0, 254, (64, 1), generator=random) - 127
+    yield torch.ldexp(values, exponents.to(torch.float32).expand(shape))
+    subnormal = torch.randint(-(2**24), 2**24, shape, generator=random, dtype=torch.int32)
+    yield ((subnormal & 0x00FFFFFF) | (subnormal & -(2**31))).view(torch.float32)
+    special = values.clone()
+    special[:, ::2] = -0.0
+    special[5] = 0
+    special[6] = -0.0
+    special[7, 3] = torch.nan
+    special[8, 40] = -torch.inf
+    yield special
+
+
+def check_formats_and_modes() -> None:
+    for x, dtype, fmt in itertools.product(inputs(), REAL_DTYPES, FORMATS):
+        x = x.to(dtype)
+        for mode in MODES:
+            check_quantize(x, -1, 32, fmt, mode)
+            check_quantize(x, 0, 32, fmt, mode)
+        check_quantize(x.t(), 0, 32, fmt, 2)
+        check_quantize(x.t(), 1, 32, fmt, 3)
+
+
+def check_all_16_bit_patterns() -> None:
+    """Every bfloat16 and float16 as the largest magnitude of a block, and all below it."""
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.int16)
+    random = torch.Generator().manual_seed(0)
+    below = torch.randint(0, 3000, (2**16, 31), generator=random, dtype=torch.int16)
+    for dtype, fmt in itertools.product((torch.bfloat16, torch.float16), FORMATS):
+        block = torch.cat((every[:, None], every[:, None] - below), 1).view(dtype)
+        for mode in MODES:
+            check_quantize(block, -1, 32, fmt, mode)
+            check_quantize(block.to(torch.float32), -1, 32, fmt, mode)
+
+
+def check_all_codes_and_scales() -> None:
+    every = torch.arange(256, dtype=torch.uint8)
+    payload = every.repeat(256, 1)
+    for fmt in FORMATS.values():
+        size = 256 * fmt.codes_per_byte
+        for block_size in (2, 32, size):
+            scale = every[:, None].repeat(1, size // block_size).view(torch.float8_e8m0fnu)
+            check_dequantize(payload.view(fmt.payload_dtype), scale, -1, block_size, fmt.name)
+
+
+def check_layouts() -> None:
+    for fmt, dtype in itertools.product(FORMATS.values(), REAL_DTYPES):
+        for block_size in BLOCK_SIZES:
+            if block_size % fmt.codes_per_byte:
+                continue
+            x = torch.randn(5, 6 * block_size, 3).to(dtype)
+            y = x.transpose(1, 2).contiguous()
+            check_quantize(x.transpose(1, 2), 2, block_size, fmt.name, 3)
+            check_quantize(x.transpose(0, 1), 0, block_size, fmt.name, 1)
+            check_quantize(y[:, ::2], -1, block_size, fmt.name, 2)
+            check_quantize(y[..., block_size : 3 * block_size], -1, block_size, fmt.name, 2)
+            payload, scale = check_quantize(x, 1, block_size, fmt.name, 0)
+            check_dequantize(payload, scale, 1, block_size, fmt.name)
+            check_dequantize(payload.contiguous(), scale, 1, block_size, fmt.name)
+        for shape, dim in (
+            ((0, 64), 1),
+            ((4, 0), 1),
+            ((0, 32), 0),
+            ((64, 0), 0),
+            ((2, 0, 64), 2),
+            ((64, 130), 0),
+            ((96, 200), 0),
+            ((3, 64, 70), 1),
+            ((64, 3, 5, 2), 0),
+            ((128, 1), 0),
+            ((300, 32 * 70), 1),
+        ):
+            check_quantize(torch.randn(shape).to(dtype), dim, 32, fmt.name, 1)
+        column, row = torch.randn(64, 1).to(dtype), torch.randn(1, 64).to(dtype)
+        for x, dim in itertools.product((column.expand(64, 64), row.expand(70, 64)), (0, 1)):
+            if x.shape[dim] % 32 == 0:
+                check_quantize(x, dim, 32, fmt.name, 0)
+        for shape in ((5, 64), (129, 160), (3, 130, 96), (2, 256, 128)):
+            for x in (torch.randn(shape).to(dtype), torch.randn(shape).mT.contiguous().mT.to(dtype)):
+                payload, scale = check_quantize(x, -1, 32, fmt.name, 0, swizzle=1)
+                check_dequantize(payload, scale, -1, 32, fmt.name, swizzle=1)
+
+
+CHECKS = {
+    function.__name__: function
+    for function in (
+        check_formats_and_modes,
+        check_all_16_bit_patterns,
+        check_all_codes_and_scales,
+        check_layouts,
+    )
+}
+
+
+@pytest.fixture(scope="session")
+def native_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of a process that has the kernel; a build that fails is a failure, no skip."""
+    os.environ.setdefault("ATEN_MX_CACHE_DIR", str(tmp_path_factory.getbasetemp().parent / "cpu"))
+    cpu.build()
+    return {**os.environ, "ATEN_MX_CPU": "require"}
+
+
+def has_capability(name: str) -> bool:
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    return best not in CAPABILITIES or CAPABILITIES.index(name) <= CAPABILITIES.index(best)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("flush", [False, True], ids=["", "flush_denormal"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_bytes(
+    native_build: dict[str, str], capability: str, threads: int, flush: bool, check: str
+) -> None:
+    if not has_capability(capability):
+        pytest.skip(f"this machine has no {capability}")
+    environment = {**native_build, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1"}
+    arguments = [check, str(threads), str(int(flush)), capability]
+    result = subprocess.run(
+        [sys.executable, __file__, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def main() -> None:
+    """One check, in the process that :func:`test_bytes` starts."""
+    check, threads, flush, capability = sys.argv[1:]
+    cpu.load()
+    assert torch.backends.cpu.get_cpu_capability().lower() in (capability, "no avx")
+    kernels = [info for info in aten_mx.kernels() if info.dispatch_key == "CPU"]
+    assert len(kernels) == 4
+    assert all(Path("csrc/register.cpp").name in info.kernel for info in kernels)
+    torch.set_num_threads(int(threads))
+    torch.manual_seed(0)
+    assert torch.set_flush_denormal(bool(int(flush))) or flush == "0"
+    CHECKS[check]()
+
+
+if __name__ == "__main__":
+    main()
