@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import aten_mx  # noqa: F401  (registers the ops to compare with)
+from native_functions_patch import runtime_framework as framework
 from native_functions_patch import runtime_python as python
-from native_functions_patch.codegen import NAMES
 from native_functions_patch.report import Report
-from native_functions_patch.samples import E4M3, FP4, REAL, as_bytes, calls, flat, same
+from native_functions_patch.samples import E4M3, FP4, REAL, calls, flat, same
 
 
 def check_bytes() -> str:
@@ -111,67 +111,6 @@ def check_errors() -> str:
     return f"{len(bad)} calls"
 
 
-def check_opcheck() -> str:
-    """PyTorch's own checks of an operator: autograd registration, fake tensors, compilation."""
-    from torch.library import opcheck
-
-    x = torch.randn(4, 64, requires_grad=True)
-    output, scale = torch.ops.aten.quantize_mx(x, -1, 32, torch.int8)
-    assert not output.requires_grad
-    assert not scale.requires_grad
-    # test_schema is left out: PyTorch compares float8 tensors with allclose, which has no kernel.
-    checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    for op, args in (
-        (torch.ops.aten.quantize_mx.default, (x, -1, 32, torch.int8)),
-        (torch.ops.aten.quantize_mx.format, (x, 0, 2, "fp6_e2m3", 3)),
-        (torch.ops.aten.dequantize_mx.default, (output, scale, -1, 32, torch.float32)),
-        (torch.ops.aten.dequantize_mx.format, (output, scale, 1, 32, "int8", torch.float16)),
-    ):
-        opcheck(op, args, test_utils=checks)
-    return f"4 overloads, {len(checks)} checks each"
-
-
-def check_vmap() -> str:
-    """Mapped over a batch, the results are those of the examples, stacked."""
-    batch = torch.randn(3, 64, 5)
-    count = 0
-    for element in (E4M3, "fp6_e3m2", FP4):
-        for in_dim, dim in ((0, 0), (2, -1)):
-
-            def quantize(x: Tensor, dim: int = dim, element: Any = element) -> Any:
-                return torch.ops.aten.quantize_mx(x, dim, 1 if element is E4M3 else 2, element)
-
-            examples = [example.contiguous() for example in batch.unbind(in_dim)]
-            if any(example.shape[dim] % 2 for example in examples) and element is not E4M3:
-                continue
-            mapped = torch.func.vmap(quantize, in_dims=in_dim)(batch)
-            for i, example in enumerate(examples):
-                expected = quantize(example)
-                for result, tensor in zip(mapped, expected, strict=True):
-                    assert torch.equal(as_bytes(result)[i], as_bytes(tensor)), f"{element} {dim}"
-            count += 1
-    return f"{count} batches"
-
-
-class _RoundTrip(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        output, scale = torch.ops.aten.quantize_mx(x, -1, 32, E4M3)
-        return torch.ops.aten.dequantize_mx(output, scale, -1, 32, torch.float32)
-
-
-def check_export() -> str:
-    """An exported program holds the ops as nodes and gives the same bytes."""
-    x = torch.randn(4, 64)
-    program = torch.export.export(_RoundTrip(), (x,))
-    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    for op in NAMES:
-        assert f"aten.{op}.default" in targets, f"{op} is not a node of {targets}"
-    assert same(program.module()(x), _RoundTrip()(x))
-    decomposed = program.run_decompositions()
-    assert same(decomposed.module()(x), _RoundTrip()(x))
-    return "quantize_mx and dequantize_mx are one node each"
-
-
 def check_core_tests(tree: Path) -> str:
     """The patch's test file, in core's form."""
     import unittest
@@ -198,9 +137,9 @@ def main(library: str, tree: str) -> int:
     report.step("composite", check_composite)
     report.step("meta", check_meta)
     report.step("errors", check_errors)
-    report.step("opcheck", check_opcheck)
-    report.step("vmap", check_vmap)
-    report.step("export", check_export)
+    report.step("opcheck", framework.check_opcheck)
+    report.step("vmap", framework.check_vmap)
+    report.step("export", framework.check_export)
     report.step("core's tests", lambda: check_core_tests(Path(tree)))
     report.step("OpInfo", python.check_opinfo)
     report.step("overrides", python.check_overrides)
