@@ -138,6 +138,7 @@ def main(library: str, tree: str) -> int:
     report.step("meta", check_meta)
     report.step("errors", check_errors)
     report.step("opcheck", framework.check_opcheck)
+    report.step("functional", framework.check_functional)
     report.step("vmap", framework.check_vmap)
     report.step("export", framework.check_export)
     report.step("core's tests", lambda: check_core_tests(Path(tree)))

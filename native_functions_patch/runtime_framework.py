@@ -31,6 +31,35 @@ def check_opcheck() -> str:
     return f"4 overloads, {len(checks)} checks each"
 
 
+def check_functional() -> str:
+    """Inlined, the composites write to nothing: compilers inline them into functional graphs."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(2, 64)
+    quantize, dequantize = torch.ops.aten.quantize_mx.format, torch.ops.aten.dequantize_mx.format
+    count = 0
+    for element in ("fp8_e4m3", "fp6_e2m3", "fp4_e2m1", "int8"):
+        for swizzle in (0, 1):
+
+            def round_trip(x: Tensor, element: str = element, swizzle: int = swizzle) -> Tensor:
+                result = quantize(x, -1, 32, element, 3, swizzle_type=swizzle)
+                return dequantize(*result, -1, 32, element, torch.bfloat16, swizzle_type=swizzle)
+
+            table = {op: op.decompose for name in NAMES for op in _overloads(name)}
+            graph = make_fx(round_trip, decomposition_table=table, tracing_mode="fake")(x).graph
+            for node in graph.nodes:
+                if node.op == "call_function":
+                    assert not node.target._schema.is_mutable, f"{node.target} in {element}"
+                    assert "quantize_mx" not in str(node.target), "not inlined"
+            count += 1
+    return f"{count} graphs"
+
+
+def _overloads(name: str) -> list[Any]:
+    packet = getattr(torch.ops.aten, name)
+    return [packet.default, packet.format]
+
+
 def check_vmap() -> str:
     """Mapped over a batch, the results are those of the examples, stacked."""
     batch = torch.randn(3, 64, 5)

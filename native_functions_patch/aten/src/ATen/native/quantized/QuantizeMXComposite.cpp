@@ -257,7 +257,10 @@ Tensor encode(
   // flush-to-zero leaves alone.
   const auto lowest = static_cast<int64_t>(kBias - format.mantissa_bits - 3)
       << kFraction;
-  const auto min_normal = (kMinNormal - offset).clamp_min(lowest).view(kFloat);
+  // Not kMinNormal - offset: that operator works in place, and compilers inline
+  // this after they have made the graph functional.
+  const auto min_normal =
+      (offset.neg() + kMinNormal).clamp_min(lowest).view(kFloat);
   const auto w = mend_subnormals(
       (magnitude - offset).clamp_min(lowest).view(kFloat), min_normal);
   // One addition rounds to even: beside 2^dropped_bits times w's own power of
@@ -377,7 +380,7 @@ Tensor decode(
   // Where it is normal or overflows: add exponents, capped at Infinity.
   const auto exponent = (scale - kBias).bitwise_left_shift(Scalar(kFraction));
   const auto normal =
-      at::minimum(w.view(kInt), kExponentMask - exponent.clamp_min(0)) +
+      at::minimum(w.view(kInt), exponent.clamp_min(0).neg() + kExponentMask) +
       exponent;
   auto bits = at::where(small < kMinNormal, small, normal);
   if (format.inf_code != 0) {
