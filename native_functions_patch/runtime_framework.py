@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -35,24 +36,24 @@ def check_functional() -> str:
     """Inlined, the composites write to nothing: compilers inline them into functional graphs."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    x = torch.randn(2, 64)
-    quantize, dequantize = torch.ops.aten.quantize_mx.format, torch.ops.aten.dequantize_mx.format
+    table = {op: op.decompose for name in NAMES for op in _overloads(name)}
     count = 0
     for element in ("fp8_e4m3", "fp6_e2m3", "fp4_e2m1", "int8"):
         for swizzle in (0, 1):
-
-            def round_trip(x: Tensor, element: str = element, swizzle: int = swizzle) -> Tensor:
-                result = quantize(x, -1, 32, element, 3, swizzle_type=swizzle)
-                return dequantize(*result, -1, 32, element, torch.bfloat16, swizzle_type=swizzle)
-
-            table = {op: op.decompose for name in NAMES for op in _overloads(name)}
-            graph = make_fx(round_trip, decomposition_table=table, tracing_mode="fake")(x).graph
-            for node in graph.nodes:
+            function = functools.partial(_format_round_trip, element, swizzle)
+            trace = make_fx(function, decomposition_table=table, tracing_mode="fake")
+            for node in trace(torch.randn(2, 64)).graph.nodes:
                 if node.op == "call_function":
+                    assert "quantize_mx" not in str(node.target), f"{node.target} isn't inlined"
                     assert not node.target._schema.is_mutable, f"{node.target} in {element}"
-                    assert "quantize_mx" not in str(node.target), "not inlined"
             count += 1
     return f"{count} graphs"
+
+
+def _format_round_trip(element: str, swizzle: int, x: Tensor) -> Tensor:
+    result = torch.ops.aten.quantize_mx.format(x, -1, 32, element, 3, swizzle_type=swizzle)
+    rest = (-1, 32, element, torch.bfloat16)
+    return torch.ops.aten.dequantize_mx.format(*result, *rest, swizzle_type=swizzle)
 
 
 def _overloads(name: str) -> list[Any]:
