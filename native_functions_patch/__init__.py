@@ -1,1 +1,1 @@
-"""``quantize_mx`` and ``dequantize_mx`` as files and diffs of PyTorch core; see README.md."""
+"""The patch that puts the ops into PyTorch core, and its check on an installed wheel."""

@@ -1,0 +1,183 @@
+"""Compiles the patch's C++ as core's build would, for the installed wheel, into one library.
+
+The sources stay as they are: the generated headers come before the wheel's, the kernel file is
+compiled once for each instruction set with the real ``DispatchStub.h`` choosing among them, and a
+registration generated from the yaml stands in for the one that core's build compiles in.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from native_functions_patch.codegen import NAMES, NATIVE
+from native_functions_patch.tree import PATCH_ROOT
+
+# The flags of core's build for its copies of native/cpu.
+_CAPABILITIES = {
+    "DEFAULT": (),
+    "AVX2": ("-DCPU_CAPABILITY_AVX2", "-mavx2", "-mfma", "-mf16c"),
+    "AVX512": (
+        *("-DCPU_CAPABILITY_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
+        *("-mavx2", "-mfma", "-mf16c"),
+    ),
+}
+_X86 = ("x86_64", "AMD64")
+
+
+class CompileError(Exception):
+    """The compiler refused a file, or a function that the yaml names isn't defined."""
+
+
+def compiler() -> str | None:
+    """The C++ compiler, as ``CXX`` names it."""
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+def compile_sources(tree: Path, torch_root: Path) -> list[Path]:
+    """Object files of every ``.cpp`` of the patch and of the operators' generated entry points."""
+    sources = sorted((PATCH_ROOT / "aten").rglob("*.cpp"))
+    if not sources:
+        raise CompileError("the patch has no .cpp file below native_functions_patch/aten")
+    jobs = [
+        (source, name)
+        for source in sources
+        for name in (_capabilities() if source.parent.name == "cpu" else [""])
+    ]
+    entries = tree / "generated" / "operators.cpp"
+    entries.write_text(_operators(tree))
+    return _compile_all(tree, torch_root, [*jobs, (entries, "")])
+
+
+def link(tree: Path, torch_root: Path, objects: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The library: ``objects`` and the registration of what the yaml names.
+
+    Returns:
+        library: its path.
+        missing: functions that the yaml names and no source defines; they aren't registered.
+    """
+    text, missing = _registration(tree, _defined(objects))
+    registration = tree / "generated" / "registration.cpp"
+    registration.write_text(text)
+    objects = [*objects, *_compile_all(tree, torch_root, [(registration, "")])]
+    library = tree / "generated" / "libquantize_mx.so"
+    libraries = torch_root / "lib"
+    _run(
+        [
+            *(compiler() or "g++", "-shared", "-fopenmp", "-o", str(library)),
+            *map(str, objects),
+            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-ltorch_cpu", "-lc10"),
+            "-Wl,--no-undefined",
+        ]
+    )
+    return library, missing
+
+
+def _capabilities() -> list[str]:
+    return list(_CAPABILITIES) if platform.machine() in _X86 else ["DEFAULT"]
+
+
+def _compile_all(tree: Path, torch_root: Path, jobs: list[tuple[Path, str]]) -> list[Path]:
+    flags = [
+        *("-c", "-O3", "-std=c++20", "-fPIC", "-fopenmp", "-fvisibility-inlines-hidden"),
+        # As core compiles its copies of native/cpu: no contraction, whose result depends on FMA.
+        *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+        *("-DAT_PER_OPERATOR_HEADERS", "-DAT_PARALLEL_OPENMP=1"),
+        f"-I{PATCH_ROOT / 'aten/src'}",
+        f"-I{tree / 'generated'}",
+        *("-isystem", str(torch_root / "include")),
+        *("-isystem", str(torch_root / "include/torch/csrc/api/include")),
+    ]
+    if platform.machine() in _X86:
+        flags += ["-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION"]
+
+    def compile_one(job: tuple[Path, str]) -> Path:
+        source, capability = job
+        target = tree / "generated" / f"{source.stem}.{capability or 'cpp'}.o"
+        extra = list(_CAPABILITIES.get(capability, ()))
+        if capability:
+            extra.append(f"-DCPU_CAPABILITY={capability}")
+        _run([compiler() or "g++", *flags, *extra, str(source), "-o", str(target)])
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, jobs))
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise CompileError(result.stderr.strip()[:3000] or f"{command[0]} failed")
+
+
+def _operators(tree: Path) -> str:
+    """``at::quantize_mx`` and the rest of the operators' entry points, out of the generated ones.
+
+    Core's build compiles all of them, and the wheel's library lacks ours.
+    """
+    generated = "".join(
+        path.read_text() for path in sorted((tree / "generated/ATen").glob("Operators_*.cpp"))
+    )
+    # Each piece stands below a comment with its schema.
+    pieces = re.findall(
+        r"^// aten::(?:de)?quantize_mx[.(].*?(?=^// aten::|^\}\}|\Z)", generated, re.M | re.S
+    )
+    includes = "".join(f"#include <ATen/ops/{name}_ops.h>\n" for name in NAMES)
+    head = f"#include <ATen/core/dispatch/Dispatcher.h>\n{includes}namespace at::_ops {{\n"
+    return head + "".join(pieces) + "}\n"
+
+
+def _defined(objects: Sequence[Path]) -> set[str]:
+    """Qualified names of the functions in ``objects``."""
+    command = ["nm", "--defined-only", "--demangle", *map(str, objects)]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r" T (at::native::\w+)\(", names))
+
+
+def _registration(tree: Path, defined: set[str]) -> tuple[str, list[str]]:
+    """``TORCH_LIBRARY_FRAGMENT(aten, m)`` with the yaml's schemas, kernels and dispatch keys."""
+    from torchgen.api.types import NativeSignature
+    from torchgen.gen import parse_native_yaml
+
+    native = tree / NATIVE
+    parsed = parse_native_yaml(str(native / "native_functions.yaml"), str(native / "tags.yaml"))
+    schemas: list[str] = []
+    missing: list[str] = []
+    kernels: dict[str, list[str]] = {}
+    for function in parsed.native_functions:
+        schema = function.func
+        if str(schema.name.name) not in NAMES or schema.is_out_fn():
+            continue
+        tags = ", ".join(f"at::Tag::{tag}" for tag in sorted(function.tags))
+        schemas.append(f'  m.def("{schema}", {{{tags}}});')
+        pointer = NativeSignature(schema, symint=False).ptr_type()
+        for key, index in parsed.backend_indices.items():
+            metadata = index.get_kernel(function)
+            if metadata is None:
+                continue
+            kernel = f"{metadata.cpp_namespace}::{metadata.kernel}"
+            if kernel not in defined:
+                missing.append(f"{kernel} ({key.name} of {schema.name})")
+            else:
+                kernel = f"static_cast<{pointer}>({kernel})"
+                kernels.setdefault(key.name, []).append(f'  m.impl("{schema.name}", {kernel});')
+                if key.name == "CompositeImplicitAutograd":  # patches/checkout/02
+                    kernels.setdefault("FuncTorchBatchedDecomposition", []).append(
+                        f'  m.impl("{schema.name}", {kernel});'
+                    )
+        # What VariableType does for an op in DONT_REQUIRE_DERIVATIVE, less its checks.
+        kernels.setdefault("Autograd", []).append(
+            f'  m.impl("{schema.name}", torch::CppFunction::makeFallthrough());'
+        )
+    lines = ["#include <torch/library.h>"]
+    lines += [f"#include <ATen/ops/{name}_native.h>" for name in NAMES]
+    lines += ["TORCH_LIBRARY_FRAGMENT(aten, m) {", *schemas, "}"]
+    for key, registrations in kernels.items():
+        lines += [f"TORCH_LIBRARY_IMPL(aten, {key}, m) {{", *registrations, "}"]
+    return "\n".join(lines) + "\n", missing

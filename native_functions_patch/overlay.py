@@ -1,0 +1,53 @@
+"""The wheel's ``torch`` with the patch's Python files in it, so that those can run.
+
+A directory of links to the wheel's files, but for the ones that the patch changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from native_functions_patch.tree import changed_paths, new_files, patch_files
+
+# They set docstrings on functions that the wheel's extension module lacks.
+_NEEDS_BINDINGS = ("torch/_torch_docs.py", "torch/_tensor_docs.py")
+
+
+def make_overlay(site_packages: Path, tree: Path) -> Path:
+    """Lay out ``torch`` below ``tree/overlay``.
+
+    Returns:
+        The directory to put on ``PYTHONPATH``.
+    """
+    overlay = tree / "overlay"
+    changed = {path for patch in patch_files(tree) for path in changed_paths(patch)}
+    changed |= {str(path) for path in new_files()}
+    ours = [
+        path
+        for path in changed
+        if path.startswith("torch/") and path.endswith(".py") and path not in _NEEDS_BINDINGS
+    ]
+    for path in ours:
+        _link_siblings(site_packages, overlay, Path(path).parent)
+        target = overlay / path
+        target.unlink(missing_ok=True)
+        target.symlink_to(tree / path)
+    return overlay
+
+
+def _link_siblings(site_packages: Path, overlay: Path, directory: Path) -> None:
+    """Make ``directory`` a directory of links, and every one above it."""
+    if directory == Path():
+        overlay.mkdir(exist_ok=True)
+        return
+    _link_siblings(site_packages, overlay, directory.parent)
+    target = overlay / directory
+    if target.is_symlink():
+        target.unlink()
+    if target.is_dir():
+        return
+    target.mkdir()
+    for entry in (site_packages / directory).iterdir():
+        # Bytecode is the wheel's, and stands beside the file it was made of.
+        if entry.name != "__pycache__":
+            (target / entry.name).symlink_to(entry)
