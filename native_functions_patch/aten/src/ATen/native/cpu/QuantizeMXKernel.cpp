@@ -939,9 +939,8 @@ void quantize_columns(const QuantizeJob& job, const Tile& tile) {
           reinterpret_cast<__m256i*>(scale[c] + 32 * s), strip.scales.bytes);
       special[c] |= static_cast<uint64_t>(strip.scales.special & mask) << (32 * s);
     }
-    // What is read next: the rows below, or after those the columns beside.
-    const auto* next = c + 1 < blocks ? base + (c + 1) * 32 * job.stride
-                                      : base + kStrips * 32;
+    // The same rows of the tile beside, which no hardware prefetcher expects.
+    const auto* next = base + c * 32 * job.stride + kStrips * 32;
     for (int row = 0; row < block_bytes; ++row) {
       for (int i = 0; i < per_byte; ++i) {
         const auto* source = next + (row * per_byte + i) * job.stride;
