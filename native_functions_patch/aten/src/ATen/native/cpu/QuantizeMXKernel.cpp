@@ -1062,8 +1062,11 @@ void quantize_tile(const QuantizeJob& job, const Tile& tile) {
 constexpr int64_t kGrainElements = 16384;
 
 // Streaming stores bypass the caches, which pays where the output would not
-// stay in them anyway.
-constexpr int64_t kStreamBytes = int64_t{4} << 20;
+// stay in them anyway. Not above: allocations of 32 MiB and more are mapped anew
+// each time (glibc's largest threshold), and the kernel's zeroing of a new page
+// has just brought it into the cache.
+constexpr int64_t kStreamFrom = int64_t{4} << 20;
+constexpr int64_t kStreamBelow = int64_t{32} << 20;
 
 template <int F, typename In>
 void quantize_linear(const QuantizeJob& job) {
@@ -1196,7 +1199,8 @@ void with_format(const MXFormat& format, Func&& f) {
 }
 
 bool worth_streaming(const void* data, int64_t bytes) {
-  return bytes >= kStreamBytes && reinterpret_cast<uintptr_t>(data) % 64 == 0;
+  return kStreamFrom <= bytes && bytes < kStreamBelow &&
+      reinterpret_cast<uintptr_t>(data) % 64 == 0;
 }
 
 void quantize_mx_kernel(
