@@ -79,8 +79,8 @@ def inputs() -> Iterator[Tensor]:
 
 
 def check_formats_and_modes() -> None:
-    for wide, dtype, fmt in itertools.product(inputs(), REAL_DTYPES, FORMATS):
-        x = wide.to(dtype)
+    for values, dtype, fmt in itertools.product(inputs(), REAL_DTYPES, FORMATS):
+        x = values.to(dtype)
         for mode in MODES:
             check_quantize(x, -1, 32, fmt, mode)
             check_quantize(x, 0, 32, fmt, mode)
@@ -143,10 +143,8 @@ def check_layouts() -> None:
             if x.shape[dim] % 32 == 0:
                 check_quantize(x, dim, 32, fmt.name, 0)
         for shape in ((5, 64), (129, 160), (3, 130, 96), (2, 256, 128)):
-            for x in (
-                torch.randn(shape).to(dtype),
-                torch.randn(shape).mT.contiguous().mT.to(dtype),
-            ):
+            rows = torch.randn(shape).to(dtype)
+            for x in (rows, rows.mT.contiguous().mT):
                 payload, scale = check_quantize(x, -1, 32, fmt.name, 0, swizzle=1)
                 check_dequantize(payload, scale, -1, 32, fmt.name, swizzle=1)
 

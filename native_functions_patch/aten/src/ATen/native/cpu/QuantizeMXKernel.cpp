@@ -603,14 +603,14 @@ inline __m512i pack_words(__m512i a, __m512i b) {
 // guess, and harmless.
 constexpr int64_t kPrefetchGroups = 2;
 
-template <typename Raw>
+template <_mm_hint hint, typename Raw>
 inline void prefetch(const Raw* source, int64_t elements_ahead) {
   // An integer, as the address may lie beyond the tensor.
   const auto address =
       reinterpret_cast<uintptr_t>(source) + elements_ahead * sizeof(Raw);
   // 32 elements are one line of 16-bit numbers, two of float32.
   for (size_t line = 0; line < 32 * sizeof(Raw); line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(address + line), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(address + line), hint);
   }
 }
 
@@ -650,7 +650,7 @@ void quantize_group(
   store_divisors<F, wide>(scales.bytes, divisors);
 
   const auto codes = [&](int i) {
-    prefetch(inputs[i], kPrefetchGroups * kGroup * 32);
+    prefetch<_MM_HINT_NTA>(inputs[i], kPrefetchGroups * kGroup * 32);
     if constexpr (wide) {
       const auto factor = _mm512_set1_ps(c10::bit_cast<float>(divisors[i]));
       const auto pair = load_wide<In>(inputs[i]);
@@ -865,8 +865,6 @@ struct Strip {
       for (int row = 0; row < 32; ++row) {
         const auto* source = input + row * stride;
         const auto pair = load_wide_masked<In>(source, mask);
-        // The next tile's part of this row, which no hardware prefetcher expects.
-        prefetch(source, kStrips * 32);
         kept[row][0] = pair.low;
         kept[row][1] = pair.high;
         amax[0] = _mm512_max_epu32(amax[0], _mm512_and_si512(pair.low, magnitude));
@@ -882,8 +880,6 @@ struct Strip {
       for (int row = 0; row < 32; ++row) {
         const auto* source = input + row * stride;
         kept[row][0] = load_words_masked<In>(source, mask);
-        // The next tile's part of this row, which no hardware prefetcher expects.
-        prefetch(source, kStrips * 32);
         amax = _mm512_max_epu16(
             amax, _mm512_and_si512(kept[row][0], words(kMagnitude >> 16)));
       }
@@ -943,7 +939,16 @@ void quantize_columns(const QuantizeJob& job, const Tile& tile) {
           reinterpret_cast<__m256i*>(scale[c] + 32 * s), strip.scales.bytes);
       special[c] |= static_cast<uint64_t>(strip.scales.special & mask) << (32 * s);
     }
+    // The same rows of the tile beside, which no hardware prefetcher expects.
+    const auto* next = base + c * 32 * job.stride + kStrips * 32;
     for (int row = 0; row < block_bytes; ++row) {
+      for (int i = 0; i < per_byte; ++i) {
+        const auto* source = next + (row * per_byte + i) * job.stride;
+        // Not to the first cache: with a power of two between the rows they all
+        // compete for the same few sets there.
+        prefetch<_MM_HINT_T1>(source, 0);
+        prefetch<_MM_HINT_T1>(source, 32);
+      }
       auto& target = packed[c * block_bytes + row];
       if constexpr (per_byte == 2) {
         __m512i bytes[kStrips];
@@ -1057,8 +1062,11 @@ void quantize_tile(const QuantizeJob& job, const Tile& tile) {
 constexpr int64_t kGrainElements = 16384;
 
 // Streaming stores bypass the caches, which pays where the output would not
-// stay in them anyway.
-constexpr int64_t kStreamBytes = int64_t{4} << 20;
+// stay in them anyway. Not above: allocations of 32 MiB and more are mapped anew
+// each time (glibc's largest threshold), and the kernel's zeroing of a new page
+// has just brought it into the cache.
+constexpr int64_t kStreamFrom = int64_t{4} << 20;
+constexpr int64_t kStreamBelow = int64_t{32} << 20;
 
 template <int F, typename In>
 void quantize_linear(const QuantizeJob& job) {
@@ -1103,15 +1111,27 @@ void quantize_tiled(const QuantizeJob& job) {
   const int64_t block_tiles =
       (job.blocks_per_row + tile_blocks - 1) / tile_blocks;
   const int64_t tile_elements = kTileRows * tile_blocks * job.block_size;
+  // Tiles side by side read from the same pages, tiles one below the other write
+  // to the same ones; the address translations of either kind are too many to
+  // stay cached over the width of a large tensor. So: panels one page wide.
+  constexpr int64_t panel_tiles =
+      4096 / (kTileRows * static_cast<int64_t>(sizeof(typename In::raw)));
   at::parallel_for(
       0,
       outer.count * block_tiles * row_tiles,
       std::max<int64_t>(1, kGrainElements / tile_elements),
       [&](int64_t begin, int64_t end) {
         for (const auto index : c10::irange(begin, end)) {
-          const int64_t row_tile = index % row_tiles;
-          const int64_t block_tile = index / row_tiles % block_tiles;
-          const int64_t outer_row = index / row_tiles / block_tiles;
+          const int64_t outer_row = index / (row_tiles * block_tiles);
+          const int64_t panel =
+              index % (row_tiles * block_tiles) / (panel_tiles * block_tiles);
+          const int64_t panel_width =
+              std::min(panel_tiles, row_tiles - panel * panel_tiles);
+          const int64_t in_panel = index % (row_tiles * block_tiles) -
+              panel * panel_tiles * block_tiles;
+          const int64_t row_tile =
+              panel * panel_tiles + in_panel % panel_width;
+          const int64_t block_tile = in_panel / panel_width;
           Tile tile;
           tile.row_stride = job.rows.strides[inner];
           tile.row_step = row_step;
@@ -1179,7 +1199,8 @@ void with_format(const MXFormat& format, Func&& f) {
 }
 
 bool worth_streaming(const void* data, int64_t bytes) {
-  return bytes >= kStreamBytes && reinterpret_cast<uintptr_t>(data) % 64 == 0;
+  return kStreamFrom <= bytes && bytes < kStreamBelow &&
+      reinterpret_cast<uintptr_t>(data) % 64 == 0;
 }
 
 void quantize_mx_kernel(
