@@ -197,6 +197,22 @@ def test_bytes(
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    "file", ["test_errors.py", "test_cases.py", "test_transforms.py", "test_alias.py"]
+)
+def test_the_contract_on_the_native_kernel(native_build: dict[str, str], file: str) -> None:
+    """The tests of the emulated kernel; of the errors too, whose texts C++ has for itself."""
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", file],
+        cwd=Path(__file__).parent,
+        env={**native_build, "ATEN_MX_TEST_CPU": "require"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+
+
 def main() -> None:
     """One check, in the process that :func:`test_bytes` starts."""
     check, threads, flush, capability = sys.argv[1:]
