@@ -20,9 +20,6 @@ from native_functions_patch import check, codegen, compiling, tree
 
 SITE_PACKAGES = Path(torch.__file__).parent.parent
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git applies the diffs")
-needs_yaml = pytest.mark.skipif(
-    importlib.util.find_spec("yaml") is None, reason="torchgen needs pyyaml"
-)
 PATCHES = sorted(tree.PATCHES.rglob("*.patch"))
 # As much of the two files that no wheel carries as their diffs must find.
 CHECKOUT_FILES = {
@@ -60,13 +57,11 @@ def test_one_diff_per_file(patch: Path) -> None:
 
 
 @needs_git
-@needs_yaml
 def test_yaml_is_the_packages_schema(patched: Path) -> None:
     assert codegen.check_schemas(patched).startswith("4 schemas")
 
 
 @needs_git
-@needs_yaml
 def test_another_schema_is_noticed(patched: Path, tmp_path: Path) -> None:
     shutil.copytree(patched / codegen.NATIVE, tmp_path / codegen.NATIVE)
     yaml = tmp_path / codegen.NATIVE / "native_functions.yaml"
