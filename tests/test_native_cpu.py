@@ -143,8 +143,8 @@ def check_layouts() -> None:
             if x.shape[dim] % 32 == 0:
                 check_quantize(x, dim, 32, fmt.name, 0)
         for shape in ((5, 64), (129, 160), (3, 130, 96), (2, 256, 128)):
-            x = torch.randn(shape).to(dtype)
-            for x in (x, x.mT.contiguous().mT):
+            rows = torch.randn(shape).to(dtype)
+            for x in (rows, rows.mT.contiguous().mT):
                 payload, scale = check_quantize(x, -1, 32, fmt.name, 0, swizzle=1)
                 check_dequantize(payload, scale, -1, 32, fmt.name, swizzle=1)
 

@@ -138,11 +138,9 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
         def compile_unit(unit: _Unit) -> Path:
             output = directory / f"{unit.name}.o"
             include = Path(torch.__file__).parent / "include"
-            _run(
-                [compiler, *_flags(), *unit.flags, f"-I{_ATEN}", f"-isystem{include}"]
-                + [f"-isystem{include / 'torch/csrc/api/include'}"]
-                + ["-c", str(unit.source), "-o", str(output)]
-            )
+            includes = (f"-isystem{include}", f"-isystem{include / 'torch/csrc/api/include'}")
+            flags = (*_flags(), *unit.flags, f"-I{_ATEN}", *includes)
+            _run([compiler, *flags, "-c", str(unit.source), "-o", str(output)])
             report(f"  {unit.name} ({time.monotonic() - started:.0f} s)")
             return output
 
@@ -151,10 +149,8 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
         library = directory / target.name
         # No rpath: torch is loaded before the library is.
         torch_libraries = Path(torch.__file__).parent / "lib"
-        _run(
-            [compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library)]
-            + [f"-L{torch_libraries}", *_LIBRARIES]
-        )
+        flags = ("-shared", "-fopenmp", f"-L{torch_libraries}")
+        _run([compiler, *flags, *map(str, objects), *_LIBRARIES, "-o", str(library)])
         library.replace(target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
     return target
