@@ -35,7 +35,11 @@ _ATEN = _PACKAGE.parent / "native_functions_patch" / "aten" / "src"
 _NATIVE = _ATEN / "ATen" / "native"
 _HEADER = _NATIVE / "quantized" / "QuantizeMX.h"
 _KERNEL = _NATIVE / "cpu" / "QuantizeMXKernel.cpp"
-_ONCE = (_NATIVE / "quantized" / "QuantizeMX.cpp", _PACKAGE / "csrc" / "register.cpp")
+_ONCE = (
+    _NATIVE / "quantized" / "QuantizeMX.cpp",
+    _PACKAGE / "csrc" / "alone.cpp",
+    _PACKAGE / "csrc" / "register.cpp",
+)
 
 # DispatchStub chooses among these at run time. Both lists are PyTorch's (aten/src/ATen/
 # CMakeLists.txt and cmake/Codegen.cmake): with other definitions libtorch's DispatchStub has
@@ -81,7 +85,8 @@ def _units() -> list[_Unit]:
 
 def _flags() -> list[str]:
     abi = int(torch.compiled_with_cxx11_abi())
-    return [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *_DEFINITIONS]
+    extra = os.environ.get("ATEN_MX_CXXFLAGS", "").split()  # the fuzzer's sanitizers
+    return [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *_DEFINITIONS, *extra]
 
 
 @functools.cache
@@ -158,7 +163,7 @@ def _compile(compiler: str, target: Path, report: Callable[[str], None]) -> None
         library = directory / target.name
         # No rpath: torch is loaded before the library is.
         link = (f"-L{Path(torch.__file__).parent / 'lib'}", *_LIBRARIES)
-        _run([compiler, "-shared", "-fopenmp", *map(str, objects), "-o", str(library), *link])
+        _run([compiler, *_flags(), "-shared", *map(str, objects), "-o", str(library), *link])
         library.replace(target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
 
