@@ -179,8 +179,13 @@ def flush_to_zero(target: Target) -> Cases:
 
 
 def _flushed(case: Callable[[], str]) -> str:
+    # The setting is the calling thread's. One thread, so that it does all the work, and so that no
+    # thread is created that would inherit the setting and keep it for good.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     try:
         return case()
     finally:
         torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
