@@ -6,7 +6,9 @@ which registers the package's kernels. ``ATEN_MX_AUTOLOAD=0`` turns this off.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from importlib.metadata import entry_points
 
 GROUP = "aten_mx.backends"
@@ -22,6 +24,12 @@ def load_backends() -> None:
         return
     for entry_point in entry_points(group=GROUP):
         try:
+            module = sys.modules.get(entry_point.module)
+            if module is not None and getattr(module.__spec__, "_initializing", False):
+                raise ImportError(
+                    f"{entry_point.module} is being imported and imports aten_mx, which would call "
+                    f"{entry_point.attr} too early; import aten_mx inside that function"
+                )
             entry_point.load()()
         except Exception as error:
             package = entry_point.dist.name if entry_point.dist else "unknown package"
@@ -30,3 +38,18 @@ def load_backends() -> None:
                 f"be loaded: {type(error).__name__}: {error}. ATEN_MX_AUTOLOAD=0 imports aten_mx "
                 "without such backends."
             ) from error
+
+
+def import_backend(name: str) -> None:
+    """Import a backend that isn't installed as a plugin.
+
+    Args:
+        name: ``module``, or ``module:function`` as an entry point has it, to call as well.
+
+    Raises:
+        ImportError, AttributeError: no such module or function.
+    """
+    module, _, function = name.partition(":")
+    imported = importlib.import_module(module)
+    if function:
+        getattr(imported, function)()

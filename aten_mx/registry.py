@@ -110,8 +110,9 @@ def register_kernel(
 
     where ``dim`` is counted from the front and nothing is empty. A payload has the dtype of the
     ``.format`` overload (``uint8`` for ``fp4_e2m1``), the scale is ``torch.float8_e8m0fnu``, and
-    outputs are laid out with ``dim`` innermost: ``torch.empty(moved_shape).movedim(-1, dim)``.
-    :func:`aten_mx.testing.check_kernel` tells whether it is right.
+    outputs are laid out with ``dim`` innermost, whatever the strides of ``self``:
+    ``torch.empty(moved_shape).movedim(-1, dim)``, ``moved_shape`` with ``dim``'s size last.
+    ``check_kernel`` of :mod:`aten_mx.testing` tells whether it is right.
 
     Args:
         op: ``"quantize_mx"`` or ``"dequantize_mx"``.
@@ -127,6 +128,7 @@ def register_kernel(
 
     Raises:
         ValueError: unknown ``op`` or ``dispatch_key``.
+        TypeError: ``fn`` or ``supports`` cannot be called.
         RuntimeError: the key has a kernel and ``override`` is false.
 
     Functions compiled before are compiled anew at their next call, as a graph made under other
@@ -152,6 +154,9 @@ def register_kernel(
         raise ValueError(
             f"register_kernel: dispatch_key must be one of {known}, got {dispatch_key}"
         )
+    for name, value in (("fn", fn), ("supports", supports)):
+        if value is not None and not callable(value):
+            raise TypeError(f"register_kernel: {name} must be callable, got {value!r}")
     if fn is None:
         return lambda function: register_kernel(
             op, dispatch_key, function, supports=supports, override=override
@@ -242,8 +247,11 @@ def _adapt_quantize(
         args = (self, dim % self.dim(), block_size, elem_format, scale_calculation_mode)
         if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
             return composite.quantize_mx(*args, swizzle_type=swizzle_type)
-        output, scale = fn(*args, swizzle_type=swizzle_type)
-        return output, scale
+        outputs = fn(*args, swizzle_type=swizzle_type)
+        outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+        if tuple(map(type, outputs)) != _TWO_TENSORS:
+            _check_types("quantize_mx", fn, outputs, 2)
+        return outputs
 
     def base(
         self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
@@ -276,12 +284,25 @@ def _adapt_dequantize(
         if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
             return composite.dequantize_mx(*args, swizzle_type=swizzle_type)
         output: Tensor = fn(*args, swizzle_type=swizzle_type)
+        if type(output) is not Tensor:
+            _check_types("dequantize_mx", fn, (output,), 1)
         return output
 
     def base(self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype) -> Tensor:
         return named(self, scale, dim, block_size, FORMAT_OF_DTYPE[self.dtype].name, dtype)
 
     return base, named
+
+
+_TWO_TENSORS = (Tensor, Tensor)
+
+
+def _check_types(op: str, fn: Callable[..., Any], outputs: tuple[Any, ...], count: int) -> None:
+    """Raise unless ``outputs`` are ``count`` tensors, which may be of a subclass."""
+    if len(outputs) != count or not all(isinstance(output, Tensor) for output in outputs):
+        got = ", ".join(type(output).__name__ for output in outputs) or "nothing"
+        expected = "a tuple (output, scale)" if count == 2 else "one tensor"
+        raise TypeError(f"{op}: kernel {_name(fn)} returned {got}, expected {expected}")
 
 
 _ADAPTERS = {"quantize_mx": _adapt_quantize, "dequantize_mx": _adapt_dequantize}

@@ -172,6 +172,49 @@ def test_unknown_op_or_key(args: tuple[str, str], message: str) -> None:
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fn": 5}, "register_kernel: fn must be callable, got 5"),
+        ({"fn": tell(1), "supports": True}, "register_kernel: supports must be callable, got True"),
+    ],
+)
+def test_what_cannot_be_called_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError) as error:
+        aten_mx.register_kernel("quantize_mx", "CPU", **arguments)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (None, "NoneType"),
+        (torch.ones(2, 3), "Tensor"),
+        ((torch.ones(1),) * 3, "Tensor, Tensor, Tensor"),
+        ((torch.ones(1), None), "Tensor, NoneType"),
+    ],
+)
+def test_wrong_outputs_of_quantize(result: Any, got: str) -> None:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return result
+
+    name = f"{__name__}.test_wrong_outputs_of_quantize.<locals>.kernel"
+    with registered("quantize_mx", "CPU", kernel), pytest.raises(TypeError) as error:
+        quantize_mx(torch.ones(1, 32), -1, 32, E4M3)
+    assert str(error.value) == (
+        f"quantize_mx: kernel {name} returned {got}, expected a tuple (output, scale)"
+    )
+
+
+def test_wrong_outputs_of_dequantize() -> None:
+    output, scale = quantize_mx(torch.ones(1, 32), -1, 32, E4M3)
+    with (
+        registered("dequantize_mx", "CPU", lambda *args, **kwargs: (output,)),
+        pytest.raises(TypeError, match="returned tuple, expected one tensor"),
+    ):
+        dequantize_mx(output, scale, -1, 32, torch.float32)
+
+
 def test_supports_sends_a_call_to_the_emulated_kernel() -> None:
     kernel = Recorder()
     seen = []
@@ -320,6 +363,27 @@ def test_wrong_outputs_are_caught_in_the_checking_mode() -> None:
     assert run_python(WRONG_OUTPUTS, ATEN_MX_CHECK="0").splitlines() == ["passed"] * 5
 
 
+def test_a_plugin_that_imports_the_package_first(tmp_path: Path) -> None:
+    """Importing the vendor's module first: the text says what to do."""
+    write_plugin(tmp_path, "import aten_mx\ndef register(): pass\n")
+    program = "try:\n import fake_plugin\nexcept RuntimeError as error:\n print(error)"
+    assert run_python(program, PYTHONPATH=str(tmp_path)).strip() == (
+        "aten_mx: backend fake (fake_plugin:register, fake-plugin) could not be loaded: "
+        "ImportError: fake_plugin is being imported and imports aten_mx, which would call register "
+        "too early; import aten_mx inside that function. ATEN_MX_AUTOLOAD=0 imports aten_mx "
+        "without such backends."
+    )
+
+
+def write_plugin(folder: Path, text: str) -> None:
+    """An installed package with one entry point."""
+    (folder / "fake_plugin.py").write_text(text)
+    info = folder / "fake_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[aten_mx.backends]\nfake = fake_plugin:register\n")
+
+
 PLUGIN = """
 def register():
     {body}
@@ -335,11 +399,7 @@ def register():
     ],
 )
 def test_entry_points(tmp_path: Path, body: str, autoload: str, expected: str) -> None:
-    (tmp_path / "fake_plugin.py").write_text(PLUGIN.format(body=body))
-    info = tmp_path / "fake_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[aten_mx.backends]\nfake = fake_plugin:register\n")
+    write_plugin(tmp_path, PLUGIN.format(body=body))
     program = """
 try:
     import aten_mx

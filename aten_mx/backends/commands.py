@@ -6,13 +6,14 @@ import argparse
 import sys
 
 from aten_mx.backends import cpu
+from aten_mx.plugins import import_backend
 from aten_mx.registry import KernelInfo, kernels
 
 
 def add_build_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``build`` to the command line."""
     parser = commands.add_parser(
-        "build", help="compile the native CPU kernel for the installed torch (about a minute)"
+        "build", help="compile the native CPU kernel for the installed torch (half a minute)"
     )
     parser.add_argument("--force", action="store_true", help="also where it has been built")
     parser.set_defaults(run=run_build)
@@ -35,6 +36,12 @@ def run_build(args: argparse.Namespace) -> int:
 def add_kernels_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``kernels`` to the command line."""
     parser = commands.add_parser("kernels", help="list which kernel answers for each op and key")
+    parser.add_argument(
+        "--import",
+        dest="backend",
+        metavar="MODULE[:FUNCTION]",
+        help="first import your backend, and call the function that registers it",
+    )
     parser.set_defaults(run=run_kernels)
 
 
@@ -42,8 +49,14 @@ def run_kernels(args: argparse.Namespace) -> int:
     """Print :func:`aten_mx.kernels` as a table.
 
     Returns:
-        0.
+        0, or 2 where a backend to import cannot be.
     """
+    if args.backend:
+        try:
+            import_backend(args.backend)
+        except Exception as error:
+            print(f"kernels: {type(error).__name__}: {error}", file=sys.stderr)
+            return 2
     rows = [KernelInfo("op", "dispatch key", "kernel", "compiled"), *kernels()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

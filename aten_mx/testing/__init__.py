@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
+import torch._dynamo
 
 from aten_mx.dispatch import OVERLOADS, has_kernel
 from aten_mx.registry import OPS, kernels
@@ -25,6 +26,7 @@ CHECKS: dict[str, Callable[[Target], Cases]] = {
         checks.codes,
         checks.layouts,
         checks.swizzled,
+        graph_checks.fresh_outputs,
         graph_checks.errors,
         graph_checks.fakes,
         graph_checks.autograd,
@@ -62,7 +64,7 @@ def check_kernel(
         bytes. A kernel that raises fails its case.
 
     Raises:
-        ValueError: unknown op or check.
+        ValueError: unknown op, check or compile backend; the meta device, which has no values.
         RuntimeError: PyTorch has no such device.
 
     Example::
@@ -77,12 +79,18 @@ def check_kernel(
         if name not in known:
             raise ValueError(f"check_kernel: {name} is none of {', '.join(known)}")
     device = torch.device(device)
+    if device.type == "meta":
+        raise ValueError("check_kernel: tensors on meta have no bytes to check")
     try:
         torch.empty(1, device=device)  # a missing device is the run's fault and no case's
     except Exception as error:
         raise RuntimeError(f"check_kernel: no device {device} here: {error}") from error
     if compile_backend is None:
         compile_backend = "inductor" if device.type in _INDUCTOR_DEVICES else "aot_eager"
+    try:
+        torch._dynamo.lookup_backend(compile_backend)
+    except torch._dynamo.exc.InvalidBackend as error:
+        raise ValueError(f"check_kernel: no compile backend {compile_backend}") from error
     target = Target(device, ops, compile_backend)
     report = Report(str(device), _answering(device))
     for check in checks:

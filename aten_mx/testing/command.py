@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from aten_mx.plugins import import_backend
 from aten_mx.registry import OPS
 from aten_mx.testing import CHECKS, Result, check_kernel
 
@@ -22,7 +23,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--checks", nargs="+", choices=list(CHECKS), default=list(CHECKS), help="default: all"
     )
-    parser.add_argument("--import", dest="module", help="first import this module: your backend")
+    parser.add_argument(
+        "--import",
+        dest="backend",
+        metavar="MODULE[:FUNCTION]",
+        help="first import your backend, and call the function that registers it",
+    )
     parser.add_argument("--compile-backend", help="for torch.compile; default: by the device")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every case and its verdict")
     parser.set_defaults(run=run_conformance)
@@ -43,8 +49,8 @@ def run_conformance(args: argparse.Namespace) -> int:
             print(f"\r{count} cases, at {result.name:.80}", end="\033[K", file=sys.stderr)
 
     try:
-        if args.module:
-            __import__(args.module)
+        if args.backend:
+            import_backend(args.backend)
         report = check_kernel(
             args.device,
             args.ops,
@@ -52,6 +58,14 @@ def run_conformance(args: argparse.Namespace) -> int:
             compile_backend=args.compile_backend,
             progress=progress,
         )
+        if all("CompositeImplicitAutograd" in kernel for kernel in report.kernels.values()):
+            # Nothing of the device is tested then. For a backend that was asked for, a failure.
+            if args.backend:
+                raise RuntimeError(f"{args.backend} has registered no kernel for {args.device}")
+            print(
+                f"The emulated kernel answers: this run tests no kernel of {args.device}.",
+                file=sys.stderr,
+            )
         if args.json:
             args.json.write_text(report.to_json(), encoding="utf-8")
     except Exception as error:

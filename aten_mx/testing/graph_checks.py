@@ -109,6 +109,19 @@ def _outputs(result: Any) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
+def fresh_outputs(target: Target) -> Cases:
+    """A second call leaves the outputs of the first alone."""
+    for name, (call, tensors) in _calls(target).items():
+        yield f"fresh_outputs: {name}", partial(_fresh_case, call, tensors)
+
+
+def _fresh_case(call: Callable[..., Any], tensors: tuple[Tensor, ...]) -> str:
+    outputs = _outputs(call(*tensors))
+    before = [compare.bits(output).clone() for output in outputs]
+    call(*(torch.zeros_like(compare.bits(t)).to(t.device).view(t.dtype) for t in tensors))
+    return compare.byte_mismatch([compare.bits(output) for output in outputs], before)
+
+
 def fakes(target: Target) -> Cases:
     """FakeTensor gives the shapes, strides and dtypes of the real outputs."""
     for name, (call, tensors) in _calls(target).items():
@@ -175,7 +188,7 @@ def flush_to_zero(target: Target) -> Cases:
     torch.set_flush_denormal(False)
     for name, case in (*golden(target), *maxima(target)):
         if name.startswith("golden") or name.endswith("bfloat16"):
-            yield f"flush to zero: {name}", partial(_flushed, case)
+            yield f"flush_to_zero: {name}", partial(_flushed, case)
 
 
 def _flushed(case: Callable[[], str]) -> str:

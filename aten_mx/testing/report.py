@@ -59,7 +59,7 @@ class Report:
             "kernels": self.kernels,
             "passed": len(self.results) - len(self.failures),
             "failed": len(self.failures),
-            "cases": [asdict(r) | {"verdict": _verdict(r)} for r in self.results],
+            "cases": [_case(result) for result in self.results],
         }
 
     def to_json(self) -> str:
@@ -77,5 +77,6 @@ class Report:
         return "\n".join(lines)
 
 
-def _verdict(result: Result) -> str:
-    return "pass" if result.passed else "fail"
+def _case(result: Result) -> dict[str, str]:
+    check = result.name.split(":")[0]
+    return {"check": check, **asdict(result), "verdict": "pass" if result.passed else "fail"}
