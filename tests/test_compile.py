@@ -23,6 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import aten_mx
 from aten_mx.formats import FORMATS
+from aten_mx.testing.graph_checks import flushed_subnormals
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -37,12 +38,9 @@ FLT_MAX = torch.finfo(torch.float32).max
 
 @contextlib.contextmanager
 def flush_to_zero() -> Iterator[None]:
-    if not torch.set_flush_denormal(True):
-        pytest.fail("this processor cannot flush subnormals: the test needs one that can")
-    try:
+    with flushed_subnormals() as can_flush:
+        assert can_flush, "the test needs a processor that can flush subnormals"
         yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def round_trips(x: Tensor, fmt: str) -> list[Tensor]:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from reference import FLOATS, FORMATS, MODES, Array, decode_float, dequantize_bits, quantize_values
 
 import aten_mx  # noqa: F401  (registers the ops)
+from aten_mx.testing.graph_checks import flushed_subnormals
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
@@ -132,14 +133,11 @@ def test_quantize_every_float32_exponent(fmt: str, mode: str) -> None:
 @pytest.fixture
 def flush_denormal() -> Iterator[None]:
     """float32 arithmetic of this thread flushes subnormals, as some processes run."""
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this machine cannot flush subnormals")
-    try:
+    with flushed_subnormals() as can_flush:
+        assert can_flush, "the test needs a processor that can flush subnormals"
         smallest = torch.tensor([1], dtype=torch.int32).view(torch.float32)
         assert (smallest * 1.0).view(torch.int32).item() == 0
         yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def test_ladder_covers_every_pattern() -> None:

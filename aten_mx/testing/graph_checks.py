@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -183,22 +184,34 @@ def _compiled_case(target: Target, call: Callable[..., Any], tensors: tuple[Tens
 
 def flush_to_zero(target: Target) -> Cases:
     """On a CPU that can flush subnormals, the golden vectors and bfloat16 maxima once more."""
-    if target.device.type != "cpu" or not torch.set_flush_denormal(True):
+    with flushed_subnormals() as can_flush:
+        pass
+    if target.device.type != "cpu" or not can_flush:
         return
-    torch.set_flush_denormal(False)
     for name, case in (*golden(target), *maxima(target)):
         if name.startswith("golden") or name.endswith("bfloat16"):
-            yield f"flush_to_zero: {name}", partial(_flushed, case)
+            yield f"flush_to_zero: {name}", partial(_flushed_case, case)
 
 
-def _flushed(case: Callable[[], str]) -> str:
-    # The setting is the calling thread's. One thread, so that it does all the work, and so that no
-    # thread is created that would inherit the setting and keep it for good.
+def _flushed_case(case: Callable[[], str]) -> str:
+    with flushed_subnormals():
+        return case()
+
+
+@contextmanager
+def flushed_subnormals() -> Iterator[bool]:
+    """Flush subnormals in this thread, which does all the work meanwhile.
+
+    Yields:
+        Whether the CPU can.
+    """
+    # The setting is a thread's own, and a thread that is created inherits it for good: so the pool
+    # is filled first (compiled code takes from it, whatever number is set), and then left idle.
+    torch.ones(1 << 17).add_(1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     try:
-        return case()
+        yield torch.set_flush_denormal(True)
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
