@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import run_python
 from torch import Tensor
 
 import aten_mx
@@ -195,6 +196,44 @@ def test_bytes(
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+LARGE = """
+import torch
+from aten_mx.backends import composite
+
+# Offsets beyond 2^31. All zeros, whose untouched pages take no memory, but for one row of numbers.
+rows, columns = (1 << 31) // 4096 + 3, 4096
+row = torch.randn(1, columns).to(torch.bfloat16)
+for dim in (1, 0):
+    shape = (rows, columns) if dim else (columns, rows)
+    x = torch.zeros(shape, dtype=torch.bfloat16)
+    blocked = rows // 32 * 32
+    if dim:
+        x[-1] = row
+        output, scale = torch.ops.aten_mx.quantize_mx(x, 1, 32, torch.float8_e4m3fn)
+        got = output.view(torch.uint8)[-1], scale.view(torch.uint8)[-1]
+        assert not output.view(torch.uint8)[-2].any()
+    else:
+        x = x[:, :blocked].t()  # 32-row blocks of a strided tensor: offsets of the input too
+        x[-32:, -1] = row[0, :32]
+        output, scale = torch.ops.aten_mx.quantize_mx(x, 0, 32, torch.float8_e4m3fn)
+        got = output.view(torch.uint8)[-32:, -1], scale.view(torch.uint8)[-1:, -1]
+        row = row[:, :32]
+    want = composite.quantize_mx(row, 1, 32, "fp8_e4m3")
+    for g, w in zip(got, want, strict=True):
+        assert torch.equal(g, w.view(torch.uint8)[0])
+    del x, output, scale
+print("same")
+"""
+LARGE_MEMORY = 9 << 30
+
+
+def test_more_than_2_to_the_31_elements(native_build: dict[str, str]) -> None:
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if memory < LARGE_MEMORY:
+        pytest.skip(f"needs {LARGE_MEMORY >> 30} GiB of free memory, there are {memory >> 30}")
+    assert run_python(LARGE, **native_build) == "same\n"
 
 
 @pytest.mark.parametrize(
