@@ -944,10 +944,11 @@ void quantize_columns(const QuantizeJob& job, const Tile& tile) {
     for (int row = 0; row < block_bytes; ++row) {
       for (int i = 0; i < per_byte; ++i) {
         const auto* source = next + (row * per_byte + i) * job.stride;
-        // Not to the first cache: with a power of two between the rows they all
-        // compete for the same few sets there.
-        prefetch<_MM_HINT_T1>(source, 0);
-        prefetch<_MM_HINT_T1>(source, 32);
+        // To the first cache, although rows a power of two apart compete for the
+        // same few sets there: on the way they fill the second. Fetched to that
+        // one alone, 4096 columns of float32 took 1.7 times as long.
+        prefetch<_MM_HINT_T0>(source, 0);
+        prefetch<_MM_HINT_T0>(source, 32);
       }
       auto& target = packed[c * block_bytes + row];
       if constexpr (per_byte == 2) {
