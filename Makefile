@@ -6,12 +6,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench bench-cpu clean
 help:
 	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
 	@echo "make test   run the tests, warnings as errors"
 	@echo "make lint   ruff, mypy --strict"
 	@echo "make bench  time the emulated kernel against TorchAO and copy_"
+	@echo "make bench-cpu  time the native CPU kernel against copy_ and the peers"
 	@echo "make clean  remove the virtual environment and caches"
 
 # torch first: as a dependency of another package it could come as a much larger build.
@@ -25,6 +26,10 @@ $(VENV)/.demo: pyproject.toml
 
 $(VENV)/.test: $(VENV)/.demo
 	$(PIP) --editable ".[test,lint]"
+	@touch $@
+
+$(VENV)/.benchmark: $(VENV)/.demo
+	$(PIP) --editable ".[benchmark]"
 	@touch $@
 
 # Where the native kernel can't be built (the line says why) the emulated one gives the same bytes.
@@ -42,6 +47,10 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_composite.py --check
+
+bench-cpu: $(VENV)/.benchmark
+	$(BIN)/python -m aten_mx build
+	$(BIN)/python benchmarks/bench_cpu.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
