@@ -39,12 +39,51 @@ def has_kernel(op: torch._ops.OpOverload, device: torch.device) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
+def _is_for_kernel(op: torch._ops.OpOverload, self: Tensor) -> bool:
+    """Whether a tracer is about to inline a call that the device has a kernel for.
+
+    AOTInductor's does (PyTorch 2.13): it takes its trace for an export after dispatch, where all
+    CompositeImplicit ops are decomposed. An opaque op keeps the call there.
+    """
+    return type(self) is FunctionalTensor and has_kernel(op, self.device)
+
+
+def quantize_mx_inlined(
+    self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
+) -> tuple[Tensor, Tensor]:
+    """``quantize_mx`` in plain PyTorch ops, whatever kernels there are."""
+    call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
+    return emulate_quantize(self, block_size, call)
+
+
 def quantize_mx_composite(
     self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
 ) -> tuple[Tensor, Tensor]:
     """``quantize_mx`` in plain PyTorch ops."""
+    if not _is_for_kernel(_quantize_mx.default, self):
+        return quantize_mx_inlined(self, dim, block_size, dtype, scale_calculation_mode)
     call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
-    return emulate_quantize(self, block_size, call)
+    args = (self, dim, block_size, call.fmt.name, scale_calculation_mode, 0)
+    output, scale = torch.ops.aten_mx._quantize_mx(*args)
+    if call.fmt.payload_dtype is not dtype:
+        output = _bitcast(output, dtype, call.dim)
+    return output, scale
+
+
+def quantize_mx_format_inlined(
+    self: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """``quantize_mx.format`` in plain PyTorch ops, whatever kernels there are."""
+    call = describe_quantize(
+        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
+    )
+    return emulate_quantize(self, block_size, call, swizzle_type)
 
 
 def quantize_mx_format_composite(
@@ -60,6 +99,10 @@ def quantize_mx_format_composite(
     call = describe_quantize(
         self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
     )
+    if _is_for_kernel(_quantize_mx.format, self):
+        args = (self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type)
+        outputs: tuple[Tensor, Tensor] = torch.ops.aten_mx._quantize_mx(*args)
+        return outputs
     dtype = call.fmt.dtype
     if dtype is None or swizzle_type or not has_kernel(_quantize_mx.default, self.device):
         return emulate_quantize(self, block_size, call, swizzle_type)
@@ -69,12 +112,41 @@ def quantize_mx_format_composite(
     return output, scale
 
 
+def dequantize_mx_inlined(
+    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
+) -> Tensor:
+    """``dequantize_mx`` in plain PyTorch ops, whatever kernels there are."""
+    call = describe_dequantize(self, scale, dim, block_size, None, dtype)
+    return emulate_dequantize(self, scale, block_size, call)
+
+
 def dequantize_mx_composite(
     self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
 ) -> Tensor:
     """``dequantize_mx`` in plain PyTorch ops."""
+    if not _is_for_kernel(_dequantize_mx.default, self):
+        return dequantize_mx_inlined(self, scale, dim, block_size, dtype)
     call = describe_dequantize(self, scale, dim, block_size, None, dtype)
-    return emulate_dequantize(self, scale, block_size, call)
+    args = (self, scale, dim, block_size, call.fmt.name, dtype, 0)
+    output: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
+    return output
+
+
+def dequantize_mx_format_inlined(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> Tensor:
+    """``dequantize_mx.format`` in plain PyTorch ops, whatever kernels there are."""
+    call = describe_dequantize(
+        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
+    )
+    return emulate_dequantize(self, scale, block_size, call, swizzle_type)
 
 
 def dequantize_mx_format_composite(
@@ -91,6 +163,10 @@ def dequantize_mx_format_composite(
     call = describe_dequantize(
         self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
     )
+    if _is_for_kernel(_dequantize_mx.format, self):
+        args = (self, scale, dim, block_size, elem_format, dtype, swizzle_type)
+        kept: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
+        return kept
     payload_dtype = call.fmt.dtype
     if payload_dtype is None or swizzle_type or not has_kernel(_dequantize_mx.default, self.device):
         return emulate_dequantize(self, scale, block_size, call, swizzle_type)
@@ -172,7 +248,13 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         >>> sorted(str(op) for op in aten_mx.decomposition_table())[:2]
         ['aten_mx.dequantize_mx.default', 'aten_mx.dequantize_mx.format']
     """
-    return {op: _without_mutations(composite) for op, (_, composite) in OVERLOADS.items()}
+    inlined: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+        _quantize_mx.default: quantize_mx_inlined,
+        _quantize_mx.format: quantize_mx_format_inlined,
+        _dequantize_mx.default: dequantize_mx_inlined,
+        _dequantize_mx.format: dequantize_mx_format_inlined,
+    }
+    return {op: _without_mutations(function) for op, function in inlined.items()}
 
 
 def _without_mutations(composite: Callable[..., Any]) -> Callable[..., Any]:

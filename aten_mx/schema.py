@@ -36,7 +36,16 @@ _SWIZZLE_SCHEMAS = (
     "_unswizzle(Tensor swizzled, SymInt rows, SymInt columns) -> Tensor",
 )
 
-for _schema in (*SCHEMAS, _BITCAST_SCHEMA, *_SWIZZLE_SCHEMAS):
+# Internal, and opaque to tracing: stands in a graph for a call that a device's own kernel is to
+# answer, where the tracer would inline the composite all the same (AOTInductor; see dispatch.py).
+_KERNEL_SCHEMAS = (
+    "_quantize_mx(Tensor self, int dim, int block_size, str elem_format, "
+    "int scale_calculation_mode, int swizzle_type) -> (Tensor output, Tensor scale)",
+    "_dequantize_mx(Tensor self, Tensor scale, int dim, int block_size, str elem_format, "
+    "ScalarType dtype, int swizzle_type) -> Tensor",
+)
+
+for _schema in (*SCHEMAS, _BITCAST_SCHEMA, *_SWIZZLE_SCHEMAS, *_KERNEL_SCHEMAS):
     LIB.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
@@ -106,7 +115,59 @@ def _unswizzle_fake(swizzled: Tensor, rows: int, columns: int) -> Tensor:
     return swizzled.new_empty([*swizzled.shape[:-2], rows, columns])
 
 
-for _name, _kernel in (("_bitcast", _bitcast), ("_swizzle", swizzle), ("_unswizzle", unswizzle)):
+def _quantize_mx(
+    self: Tensor, dim: int, block_size: int, elem_format: str, mode: int, swizzle_type: int
+) -> tuple[Tensor, Tensor]:
+    op = torch.ops.aten_mx.quantize_mx.format
+    outputs: tuple[Tensor, Tensor] = op(
+        self, dim, block_size, elem_format, mode, swizzle_type=swizzle_type
+    )
+    return outputs
+
+
+def _quantize_mx_fake(
+    self: Tensor, dim: int, block_size: int, elem_format: str, mode: int, swizzle_type: int
+) -> tuple[Tensor, Tensor]:
+    return quantize_mx_format_fake(
+        self, dim, block_size, elem_format, mode, swizzle_type=swizzle_type
+    )
+
+
+def _dequantize_mx(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    swizzle_type: int,
+) -> Tensor:
+    op = torch.ops.aten_mx.dequantize_mx.format
+    output: Tensor = op(self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type)
+    return output
+
+
+def _dequantize_mx_fake(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    swizzle_type: int,
+) -> Tensor:
+    return dequantize_mx_format_fake(
+        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
+    )
+
+
+for _name, _kernel in (
+    ("_bitcast", _bitcast),
+    ("_swizzle", swizzle),
+    ("_unswizzle", unswizzle),
+    ("_quantize_mx", _quantize_mx),
+    ("_dequantize_mx", _dequantize_mx),
+):
     LIB.impl(_name, _kernel, "CompositeExplicitAutograd")
     LIB.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
@@ -118,5 +179,7 @@ for _name, _fake in (
     ("_bitcast", _bitcast_fake),
     ("_swizzle", _swizzle_fake),
     ("_unswizzle", _unswizzle_fake),
+    ("_quantize_mx", _quantize_mx_fake),
+    ("_dequantize_mx", _dequantize_mx_fake),
 ):
     torch.library.register_fake(f"aten_mx::{_name}", _fake, lib=LIB)

@@ -52,6 +52,23 @@ library._destroy()
 print(compiled_calls(base), compiled_calls(by_name))
 """
 
+PACKAGED = """
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return base(x), by_name(x), quantize_mx.format(x, -1, 32, "fp8_e5m2")[0]
+
+torch._inductor.config.force_disable_caches = True
+library = register()
+x = torch.ones(4, 64)
+program = torch.export.export(Model(), (x,))
+path = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1])
+model = torch._inductor.aoti_load_package(path)
+before = len(calls)
+outputs = model(x)
+assert all((output.view(torch.uint8) == 7).all() for output in outputs)
+print(len(calls) - before)
+"""
+
 CACHED = """
 if "with kernel" in sys.argv:
     library = register()
@@ -68,6 +85,11 @@ def run(program: str, *arguments: str, **environment: str) -> list[list[int]]:
 def test_the_kernel_is_called(order: str) -> None:
     """Without a kernel the composite is inlined; with one it runs once, by either overload."""
     assert run(IMPORT_ORDER, order) == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_aotinductor_calls_the_kernel(tmp_path: Path) -> None:
+    """By either overload, although its tracer decomposes every CompositeImplicit op."""
+    assert run(PACKAGED, str(tmp_path / "model.pt2")) == [[3]]
 
 
 def test_a_cache_on_disk_knows_the_registrations(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_schemas_in_cpp_are_those_of_python() -> None:
     source = (Path(cpu.__file__).parents[1] / "csrc" / "alone.cpp").read_text()
     texts = re.sub(r'"\s*"', "", source)  # strings broken over lines
     written = re.findall(r'"(\w+(?:\.format)?\(.*?)"', texts)
-    internal = (schema._BITCAST_SCHEMA, *schema._SWIZZLE_SCHEMAS)
+    internal = (*schema._KERNEL_SCHEMAS, schema._BITCAST_SCHEMA, *schema._SWIZZLE_SCHEMAS)
     assert tuple(written) == (*schema.SCHEMAS, *internal)
 
 

@@ -1,6 +1,7 @@
 // Defines the ops where Python doesn't: a C++ program that loads this library alone can run
-// AOTInductor packages of models that quantize. Such a package may hold the emulated kernel inlined,
-// which leaves a few steps to the internal ops (aten_mx/schema.py says why there are such).
+// AOTInductor packages of models that quantize. These hold the internal ops (aten_mx/schema.py says
+// why there are such): the first two where they were compiled with a kernel for the device, the others
+// in the emulated kernel.
 
 #include <string>
 #include <string_view>
@@ -25,6 +26,12 @@ constexpr const char* kSchemas[] = {
     "dequantize_mx.format(Tensor self, Tensor scale, int dim, int block_size, str elem_format, "
     "ScalarType dtype, *, int swizzle_type=0) -> Tensor",
 };
+constexpr const char* kInternalQuantize =
+    "_quantize_mx(Tensor self, int dim, int block_size, str elem_format, "
+    "int scale_calculation_mode, int swizzle_type) -> (Tensor output, Tensor scale)";
+constexpr const char* kInternalDequantize =
+    "_dequantize_mx(Tensor self, Tensor scale, int dim, int block_size, str elem_format, "
+    "ScalarType dtype, int swizzle_type) -> Tensor";
 constexpr const char* kBitcast = "_bitcast(Tensor self, ScalarType dtype, int dim) -> Tensor";
 constexpr const char* kSwizzle = "_swizzle(Tensor scale) -> Tensor";
 constexpr const char* kUnswizzle =
@@ -66,6 +73,37 @@ Tensor unswizzle(const Tensor& swizzled, SymInt rows, SymInt columns) {
       .clone(at::MemoryFormat::Contiguous);
 }
 
+std::tuple<Tensor, Tensor> quantize(
+    const Tensor& self,
+    int64_t dim,
+    int64_t block_size,
+    std::string_view elem_format,
+    int64_t mode,
+    int64_t swizzle_type) {
+  using Signature = std::tuple<Tensor, Tensor>(
+      const Tensor&, int64_t, int64_t, std::string_view, int64_t, int64_t);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("aten_mx::quantize_mx", "format")
+                             .typed<Signature>();
+  return op.call(self, dim, block_size, elem_format, mode, swizzle_type);
+}
+
+Tensor dequantize(
+    const Tensor& self,
+    const Tensor& scale,
+    int64_t dim,
+    int64_t block_size,
+    std::string_view elem_format,
+    at::ScalarType dtype,
+    int64_t swizzle_type) {
+  using Signature = Tensor(
+      const Tensor&, const Tensor&, int64_t, int64_t, std::string_view, at::ScalarType, int64_t);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("aten_mx::dequantize_mx", "format")
+                             .typed<Signature>();
+  return op.call(self, scale, dim, block_size, elem_format, dtype, swizzle_type);
+}
+
 std::string name_of(std::string_view schema) {
   return std::string(schema.substr(0, schema.find('(')));
 }
@@ -90,9 +128,13 @@ struct DefineIfAlone {
       // Not differentiable: outputs never require grad.
       autograd.impl(name_of(schema).c_str(), torch::CppFunction::makeFallthrough());
     }
+    ops.def(kInternalQuantize);
+    ops.def(kInternalDequantize);
     ops.def(kBitcast);
     ops.def(kSwizzle);
     ops.def(kUnswizzle);
+    kernels.impl("_quantize_mx", TORCH_FN(quantize));
+    kernels.impl("_dequantize_mx", TORCH_FN(dequantize));
     kernels.impl("_bitcast", TORCH_FN(bitcast));
     kernels.impl("_swizzle", TORCH_FN(swizzle));
     kernels.impl("_unswizzle", TORCH_FN(unswizzle));
