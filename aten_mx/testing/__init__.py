@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 import torch
 import torch._dynamo
 
-from aten_mx.dispatch import OVERLOADS, has_kernel
+from aten_mx.dispatch import OVERLOADS
 from aten_mx.registry import OPS, kernels
 from aten_mx.testing import checks, graph_checks
 from aten_mx.testing.checks import Cases, Target
 from aten_mx.testing.report import Report, Result
 
-__all__ = ["CHECKS", "Report", "Result", "check_kernel"]
+__all__ = ["CHECKS", "Report", "Result", "answering_kernels", "check_kernel"]
 
 CHECKS: dict[str, Callable[[Target], Cases]] = {
     check.__name__: check
@@ -92,7 +92,7 @@ def check_kernel(
     except torch._dynamo.exc.InvalidBackend as error:
         raise ValueError(f"check_kernel: no compile backend {compile_backend}") from error
     target = Target(device, ops, compile_backend)
-    report = Report(str(device), _answering(device))
+    report = Report(str(device), answering_kernels(device))
     for check in checks:
         for name, case in CHECKS[check](target):
             report.results.append(_run(name, case))
@@ -109,13 +109,24 @@ def _run(name: str, case: Callable[[], str]) -> Result:
         return Result(name, f"{type(error).__name__}: {text.splitlines()[0]}")
 
 
-def _answering(device: torch.device) -> dict[str, str]:
-    """Which kernel answers for each overload."""
+def answering_kernels(device: torch.device | str) -> dict[str, str]:
+    """Say which kernel answers for each overload on a device.
+
+    Args:
+        device: the device, which need not be there.
+
+    Returns:
+        By overload, the kernel and in parentheses its dispatch key, which is
+        ``CompositeImplicitAutograd`` for the emulated one.
+
+    Raises:
+        RuntimeError: PyTorch has no device type of that name.
+    """
     rows = {(row.op, row.dispatch_key): row.kernel for row in kernels()}
-    key = torch._C._dispatch_key_for_device(device.type)
+    key = torch._C._dispatch_key_for_device(torch.device(device).type)
     answers = {}
     for op in OVERLOADS:
         overload = op.name().split("::")[1]
-        answering_key = key if has_kernel(op, device) else "CompositeImplicitAutograd"
-        answers[overload] = f"{rows[overload, answering_key]} ({answering_key})"
+        own = key if (overload, key) in rows else "CompositeImplicitAutograd"
+        answers[overload] = f"{rows[overload, own]} ({own})"
     return answers
