@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
 from aten_mx import checking
+from aten_mx.backends import composite
 from aten_mx.backends.composite import emulate_dequantize, emulate_quantize
 from aten_mx.meta import DequantizeCall, describe_dequantize, describe_quantize
 from aten_mx.schema import LIB
@@ -70,22 +71,6 @@ def quantize_mx_composite(
     return output, scale
 
 
-def quantize_mx_format_inlined(
-    self: Tensor,
-    dim: int,
-    block_size: int,
-    elem_format: str,
-    scale_calculation_mode: int = 0,
-    *,
-    swizzle_type: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """``quantize_mx.format`` in plain PyTorch ops, whatever kernels there are."""
-    call = describe_quantize(
-        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
-    )
-    return emulate_quantize(self, block_size, call, swizzle_type)
-
-
 def quantize_mx_format_composite(
     self: Tensor,
     dim: int,
@@ -130,23 +115,6 @@ def dequantize_mx_composite(
     args = (self, scale, dim, block_size, call.fmt.name, dtype, 0)
     output: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
     return output
-
-
-def dequantize_mx_format_inlined(
-    self: Tensor,
-    scale: Tensor,
-    dim: int,
-    block_size: int,
-    elem_format: str,
-    dtype: torch.dtype,
-    *,
-    swizzle_type: int = 0,
-) -> Tensor:
-    """``dequantize_mx.format`` in plain PyTorch ops, whatever kernels there are."""
-    call = describe_dequantize(
-        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
-    )
-    return emulate_dequantize(self, scale, block_size, call, swizzle_type)
 
 
 def dequantize_mx_format_composite(
@@ -250,21 +218,21 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """
     inlined: dict[torch._ops.OpOverload, Callable[..., Any]] = {
         _quantize_mx.default: quantize_mx_inlined,
-        _quantize_mx.format: quantize_mx_format_inlined,
+        _quantize_mx.format: composite.quantize_mx,
         _dequantize_mx.default: dequantize_mx_inlined,
-        _dequantize_mx.format: dequantize_mx_format_inlined,
+        _dequantize_mx.format: composite.dequantize_mx,
     }
     return {op: _without_mutations(function) for op, function in inlined.items()}
 
 
-def _without_mutations(composite: Callable[..., Any]) -> Callable[..., Any]:
-    """The composites reuse their temporaries in place, but AOTAutograd decomposes after it has
+def _without_mutations(inlined: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernels reuse their temporaries in place, but AOTAutograd decomposes after it has
     taken mutations out of the graph; ``ExportedProgram`` does before, and cannot nest."""
-    functional = dispatch_functionalize(composite)
+    functional = dispatch_functionalize(inlined)
 
-    @functools.wraps(composite)
+    @functools.wraps(inlined)
     def decomposition(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        function = composite if isinstance(self, FunctionalTensor) else functional
+        function = inlined if isinstance(self, FunctionalTensor) else functional
         return function(self, *args, **kwargs)
 
     return decomposition
