@@ -163,7 +163,9 @@ def ml_dtypes_call(x: Tensor, fmt: ElementFormat) -> Call | None:
     return lambda: array.astype(dtype)
 
 
-def peer_row(x: Tensor, fmt: ElementFormat, repeats: int) -> dict[str, Any]:
+def peer_row(
+    x: Tensor, fmt: ElementFormat, repeats: int, *, with_compiled: bool = True
+) -> dict[str, Any]:
     """Every kernel and peer that takes the call; the ratio to ``copy_``."""
     torch._dynamo.reset()
     target = torch.empty_like(x)
@@ -172,9 +174,9 @@ def peer_row(x: Tensor, fmt: ElementFormat, repeats: int) -> dict[str, Any]:
         "copy_": partial(target.copy_, x),
         "native": partial(QUANTIZE, x, -1, BLOCK_SIZE, fmt.name, FLOOR),
         "emulated": partial(composite.quantize_mx, x, -1, BLOCK_SIZE, fmt.name, FLOOR),
-        "em. compiled": emulated_compiled(x, fmt),
+        "em. compiled": emulated_compiled(x, fmt) if with_compiled else None,
         "TorchAO": partial(floor, x) if floor else None,
-        "AO compiled": compiled(rceil, x)[0] if rceil else None,
+        "AO compiled": compiled(rceil, x)[0] if rceil and with_compiled else None,
         "MLX": mlx_call(x, fmt),
         "ml_dtypes": ml_dtypes_call(x, fmt),
     }
@@ -274,7 +276,9 @@ def main() -> int:
                 for dtype in DTYPES.values():
                     x = torch.randn(shape).to(dtype)
                     for fmt in FORMATS.values():
-                        peers.append(peer_row(x, fmt, 7))
+                        # Each size and thread count would be compiled anew, for minutes in all.
+                        whole = count == threads and shape == (args.size, args.size)
+                        peers.append(peer_row(x, fmt, 7, with_compiled=whole))
                         print_peer_row(peers[-1])
     if any(row["others"] > BUSY for row in limits):
         print("\nOther processes were busy: run it again before you believe a ratio.")

@@ -33,8 +33,8 @@ constexpr int kSubnormalExponent = 149;
 constexpr int kGroup = 32;
 // Elements that the portable code keeps beside the block.
 constexpr int64_t kChunk = 256;
-// Rows of the output that are made together where the input is not contiguous
-// along dim, because there a cache line holds elements of several rows.
+// Rows of the output, and bytes of each, that are made together where the input
+// is not contiguous along dim: there a cache line holds elements of several rows.
 constexpr int64_t kTileRows = 64;
 
 enum Format : int { E4M3, E5M2, E2M3, E3M2, E2M1, INT8 };
@@ -813,9 +813,8 @@ struct Tile {
 // ---- blocks of 32 that lie across the rows of memory -------------------------
 //
 // Lanes are neighbouring blocks, so maxima and scales come without any shuffle.
-// The codes of 64 blocks are transposed at the end, as bytes.
-
-constexpr int kStrips = 2; // of 32 lanes each
+// A tile is read row by row, in runs as long as memory and prefetchers want them;
+// the codes are transposed at the end, as bytes.
 
 // Lanes beyond the last column read as zero.
 template <typename In>
@@ -845,58 +844,144 @@ inline __m512i load_words_masked(const typename In::raw* input, __mmask32 mask) 
   }
 }
 
-// 32 rows of 32 columns, scaled: what code_words then encodes row by row.
+// A tile: as many blocks of 32 rows as make two cache lines of payload. Single
+// lines, a power of two apart, took twice as long to write.
 template <int F, typename In>
-struct Strip {
+struct Columns {
+  using Raw = typename In::raw;
   static constexpr bool wide = kWide(F, std::is_same_v<In, BFloat16Bits>);
-  alignas(64) __m512i kept[32][wide ? 2 : 1];
-  __m512i offset;
-  __m512 factors[2];
-  Scales scales;
+  static constexpr int registers = wide ? 2 : 1; // of a strip of 32 columns
+  static constexpr int columns = wide ? 128 : 256;
+  static constexpr int strips = columns / 32;
+  static constexpr int per_byte = kMXFormats[F].codes_per_byte();
+  static constexpr int payload_rows = 128;
+  static constexpr int block_bytes = 32 / per_byte;
+  static constexpr int blocks = payload_rows / block_bytes;
+  static constexpr int rows_at_once = 8; // streams of memory
 
-  void load(
-      const typename In::raw* input,
-      int64_t stride,
-      __mmask32 mask,
-      uint32_t addend) {
-    if constexpr (wide) {
-      const auto magnitude = _mm512_set1_epi32(kMagnitude);
-      __m512i amax[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-      for (int row = 0; row < 32; ++row) {
-        const auto* source = input + row * stride;
-        const auto pair = load_wide_masked<In>(source, mask);
-        kept[row][0] = pair.low;
-        kept[row][1] = pair.high;
-        amax[0] = _mm512_max_epu32(amax[0], _mm512_and_si512(pair.low, magnitude));
-        amax[1] = _mm512_max_epu32(amax[1], _mm512_and_si512(pair.high, magnitude));
+  // A block of each column.
+  struct Input {
+    const Raw* first;
+    int64_t stride;
+    int count;
+
+    const Raw* at(int row, int s) const {
+      return first + row * stride + 32 * s;
+    }
+    __mmask32 lanes(int s) const {
+      const int n = std::clamp(count - 32 * s, 0, 32);
+      return static_cast<__mmask32>((uint64_t{1} << n) - 1);
+    }
+  };
+
+  // 16-bit lanes of a block, with a line more than the strips take: rows a power of
+  // two apart would compete for a few sets of the first cache. Wide lanes would not
+  // stay there, and are read again.
+  __m512i kept[wide ? 1 : 32][strips + 1];
+  __m512i divisors[strips][registers];
+  __m512i codes[payload_rows][strips / 2];
+  alignas(64) uint8_t scale[blocks][columns];
+  uint32_t special[blocks][strips];
+
+  void quantize_block(const Input& input, int block, uint32_t addend) {
+    __m512i amax[strips][registers] = {};
+    for (int first = 0; first < 32; first += rows_at_once) {
+      for (int s = 0; 32 * s < input.count; ++s) {
+        read(input, first, s, amax[s]);
       }
-      scales = scales_of_wide<F>(amax, addend);
-      alignas(64) uint32_t divisors[32];
-      store_divisors<F, true>(scales.bytes, divisors);
-      factors[0] = _mm512_load_ps(divisors);
-      factors[1] = _mm512_load_ps(divisors + 16);
-    } else {
-      auto amax = _mm512_setzero_si512();
-      for (int row = 0; row < 32; ++row) {
-        const auto* source = input + row * stride;
-        kept[row][0] = load_words_masked<In>(source, mask);
-        amax = _mm512_max_epu16(
-            amax, _mm512_and_si512(kept[row][0], words(kMagnitude >> 16)));
+    }
+    for (int s = 0; 32 * s < input.count; ++s) {
+      const auto scales = divide_by(amax[s], addend, divisors[s]);
+      _mm256_store_si256(
+          reinterpret_cast<__m256i*>(scale[block] + 32 * s), scales.bytes);
+      special[block][s] = scales.special & input.lanes(s);
+    }
+    for (int s = 0; 32 * s < input.count; s += 2) {
+      for (int row = 0; row < block_bytes; ++row) {
+        // Encoding leaves the memory idle, and no hardware prefetcher expects the
+        // same columns of the next block.
+        for (int i = 0; i < per_byte; ++i) {
+          const auto* next = input.at(32 + row * per_byte + i, s);
+          prefetch<_MM_HINT_T1>(next, 0);
+          prefetch<_MM_HINT_T1>(next, 32);
+        }
+        codes[block * block_bytes + row][s / 2] = payload(input, row, s);
       }
-      scales = scales_of_words<F>(amax, addend >> 16);
-      const auto base = words(Encoding<F, 7>::base);
-      const auto byte = _mm512_cvtepu8_epi16(scales.bytes);
-      offset = _mm512_slli_epi16(_mm512_subs_epu16(byte, base), 7);
     }
   }
 
-  __m512i code_words(int row) const {
+ private:
+  void read(const Input& input, int first, int s, __m512i (&amax)[registers]) {
+    const auto mask = input.lanes(s);
+    auto low = amax[0];
+    [[maybe_unused]] auto high = amax[registers - 1];
+    for (int row = first; row < first + rows_at_once; ++row) {
+      if constexpr (wide) {
+        const auto pair = load_wide_masked<In>(input.at(row, s), mask);
+        const auto magnitude = _mm512_set1_epi32(kMagnitude);
+        low = _mm512_max_epu32(low, _mm512_and_si512(pair.low, magnitude));
+        high = _mm512_max_epu32(high, _mm512_and_si512(pair.high, magnitude));
+      } else {
+        const auto x = load_words_masked<In>(input.at(row, s), mask);
+        kept[row][s] = x;
+        low = _mm512_max_epu16(
+            low, _mm512_and_si512(x, words(kMagnitude >> 16)));
+      }
+    }
+    amax[0] = low;
     if constexpr (wide) {
-      return low_halves(
-          encode_wide(kept[row][0], factors[0]),
-          encode_wide(kept[row][1], factors[1]));
+      amax[1] = high;
+    }
+  }
+
+  static Scales divide_by(
+      const __m512i (&amax)[registers],
+      uint32_t addend,
+      __m512i (&divisor)[registers]) {
+    if constexpr (wide) {
+      const auto scales = scales_of_wide<F>(amax, addend);
+      store_divisors<F, true>(scales.bytes, reinterpret_cast<uint32_t*>(divisor));
+      return scales;
     } else {
-      return encode_words<F>(kept[row][0], offset);
+      const auto scales = scales_of_words<F>(amax[0], addend >> 16);
+      const auto byte = _mm512_cvtepu8_epi16(scales.bytes);
+      divisor[0] = _mm512_slli_epi16(
+          _mm512_subs_epu16(byte, words(Encoding<F, 7>::base)), 7);
+      return scales;
+    }
+  }
+
+  __m512i code_words(const Input& input, int row, int s) const {
+    if constexpr (wide) {
+      const auto pair = load_wide_masked<In>(input.at(row, s), input.lanes(s));
+      return low_halves(
+          encode_wide(pair.low, _mm512_castsi512_ps(divisors[s][0])),
+          encode_wide(pair.high, _mm512_castsi512_ps(divisors[s][1])));
+    } else {
+      return encode_words<F>(kept[row][s], divisors[s][0]);
+    }
+  }
+
+  // A byte of each of the 64 columns from strip s.
+  __m512i payload(const Input& input, int row, int s) const {
+    if constexpr (per_byte == 2) {
+      __m512i bytes[2];
+      for (int i = 0; i < 2; ++i) {
+        const auto even =
+            _mm512_srli_epi16(code_words(input, 2 * row, s + i), 8);
+        const auto odd =
+            _mm512_srli_epi16(code_words(input, 2 * row + 1, s + i), 4);
+        // even | (odd & 0xF0)
+        bytes[i] = _mm512_ternarylogic_epi32(even, odd, words(0xF0), 0xF8);
+      }
+      return _mm512_packus_epi16(bytes[0], bytes[1]);
+    } else {
+      const auto packed = pack_words<F>(
+          code_words(input, row, s), code_words(input, row, s + 1));
+      if constexpr (F == INT8) {
+        return _mm512_max_epi8(packed, _mm512_set1_epi8(-127));
+      }
+      return packed;
     }
   }
 };
@@ -914,80 +999,18 @@ inline void transpose_lanes(__m512i (&rows)[16]) {
   }
 }
 
-// Quantizes up to 64 columns of as many blocks as fill 64 bytes of payload.
-template <int F, typename In, bool stream>
-void quantize_columns(const QuantizeJob& job, const Tile& tile) {
-  constexpr int per_byte = kMXFormats[F].codes_per_byte();
-  constexpr int block_bytes = 32 / per_byte;
-  const auto* base = static_cast<const typename In::raw*>(job.input) +
-      tile.offset + tile.block_begin * 32 * job.stride;
-  const auto columns = static_cast<int>(tile.count);
-  const auto blocks = static_cast<int>(tile.block_end - tile.block_begin);
-  __m512i packed[64];
-  alignas(64) uint8_t scale[64 / block_bytes][64];
-  uint64_t special[64 / block_bytes];
-
-  for (int c = 0; c < blocks; ++c) {
-    Strip<F, In> strips[kStrips];
-    special[c] = 0;
-    for (int s = 0; s < kStrips; ++s) {
-      const int lanes = std::clamp(columns - 32 * s, 0, 32);
-      const auto mask = static_cast<__mmask32>((uint64_t{1} << lanes) - 1);
-      auto& strip = strips[s];
-      strip.load(base + c * 32 * job.stride + 32 * s, job.stride, mask, job.addend);
-      _mm256_store_si256(
-          reinterpret_cast<__m256i*>(scale[c] + 32 * s), strip.scales.bytes);
-      special[c] |= static_cast<uint64_t>(strip.scales.special & mask) << (32 * s);
-    }
-    // The same rows of the tile beside, which no hardware prefetcher expects.
-    const auto* next = base + c * 32 * job.stride + kStrips * 32;
-    for (int row = 0; row < block_bytes; ++row) {
-      for (int i = 0; i < per_byte; ++i) {
-        const auto* source = next + (row * per_byte + i) * job.stride;
-        // To the first cache, although rows a power of two apart compete for the
-        // same few sets there: on the way they fill the second. Fetched to that
-        // one alone, 4096 columns of float32 took 1.7 times as long.
-        prefetch<_MM_HINT_T0>(source, 0);
-        prefetch<_MM_HINT_T0>(source, 32);
-      }
-      auto& target = packed[c * block_bytes + row];
-      if constexpr (per_byte == 2) {
-        __m512i bytes[kStrips];
-        for (int s = 0; s < kStrips; ++s) {
-          const auto even = _mm512_srli_epi16(strips[s].code_words(2 * row), 8);
-          const auto odd = _mm512_srli_epi16(strips[s].code_words(2 * row + 1), 4);
-          // even | (odd & 0xF0)
-          bytes[s] = _mm512_ternarylogic_epi32(even, odd, words(0xF0), 0xF8);
-        }
-        target = _mm512_packus_epi16(bytes[0], bytes[1]);
-      } else {
-        target = pack_words<F>(strips[0].code_words(row), strips[1].code_words(row));
-        if constexpr (F == INT8) {
-          target = _mm512_max_epi8(target, _mm512_set1_epi8(-127));
-        }
-      }
-    }
-  }
-
-  const int bytes = blocks * block_bytes;
-  std::fill(packed + bytes, packed + 64, _mm512_setzero_si512());
-  const auto put = [&](int column, __m512i x) {
-    if (column >= columns) {
-      return;
-    }
-    uint8_t* target = job.payload +
-        ((tile.first + column * tile.row_step) * job.blocks_per_row +
-         tile.block_begin) *
-            block_bytes;
-    if (bytes == 64) {
-      store512<stream>(target, x);
-    } else {
-      _mm512_mask_storeu_epi8(target, (uint64_t{1} << bytes) - 1, x);
-    }
-  };
+// 64 rows of 64 bytes, as payload_row packed them, become the lines of 64 columns,
+// "step" registers apart.
+inline void transpose_bytes(
+    const __m512i* rows,
+    int64_t row_step,
+    __m512i* lines,
+    int64_t step) {
   __m512i quarters[4][16];
   for (int i = 0; i < 4; ++i) {
-    std::copy(packed + 16 * i, packed + 16 * (i + 1), quarters[i]);
+    for (int j = 0; j < 16; ++j) {
+      quarters[i][j] = rows[(16 * i + j) * row_step];
+    }
     transpose_lanes(quarters[i]);
   }
   for (int j = 0; j < 16; ++j) {
@@ -1001,27 +1024,68 @@ void quantize_columns(const QuantizeJob& job, const Tile& tile) {
     const auto cd_high = _mm512_shuffle_i32x4(c, d, 0xEE);
     // Packing put eight columns of each strip into every lane.
     const int column = j < 8 ? j : 32 + j - 8;
-    put(column, _mm512_shuffle_i32x4(ab_low, cd_low, 0x88));
-    put(column + 8, _mm512_shuffle_i32x4(ab_low, cd_low, 0xDD));
-    put(column + 16, _mm512_shuffle_i32x4(ab_high, cd_high, 0x88));
-    put(column + 24, _mm512_shuffle_i32x4(ab_high, cd_high, 0xDD));
+    lines[column * step] = _mm512_shuffle_i32x4(ab_low, cd_low, 0x88);
+    lines[(column + 8) * step] = _mm512_shuffle_i32x4(ab_low, cd_low, 0xDD);
+    lines[(column + 16) * step] = _mm512_shuffle_i32x4(ab_high, cd_high, 0x88);
+    lines[(column + 24) * step] = _mm512_shuffle_i32x4(ab_high, cd_high, 0xDD);
+  }
+}
+
+template <int F, typename In, bool stream>
+void quantize_columns(
+    const QuantizeJob& job,
+    const Tile& tile,
+    Columns<F, In>& columns) {
+  constexpr int block_bytes = Columns<F, In>::block_bytes;
+  constexpr int lines_per_column = Columns<F, In>::payload_rows / 64;
+  const auto* base = static_cast<const typename In::raw*>(job.input) +
+      tile.offset + tile.block_begin * 32 * job.stride;
+  const auto count = static_cast<int>(tile.count);
+  const auto blocks = static_cast<int>(tile.block_end - tile.block_begin);
+  const auto block_of = [&](int column) {
+    return (tile.first + column * tile.row_step) * job.blocks_per_row +
+        tile.block_begin;
+  };
+  for (int c = 0; c < blocks; ++c) {
+    const typename Columns<F, In>::Input input{
+        base + c * 32 * job.stride, job.stride, count};
+    columns.quantize_block(input, c, job.addend);
   }
 
-  for (int c = 0; c < blocks; ++c) {
-    for (int column = 0; column < columns; ++column) {
-      const int64_t block =
-          (tile.first + column * tile.row_step) * job.blocks_per_row +
-          tile.block_begin + c;
-      uint8_t byte = scale[c][column];
-      if (special[c] >> column & 1) {
+  const int bytes = blocks * block_bytes;
+  for (int first = 0; first < count; first += 64) {
+    __m512i lines[64][lines_per_column];
+    for (int i = 0; 64 * i < bytes; ++i) {
+      constexpr int64_t row_step = Columns<F, In>::strips / 2;
+      const auto* rows = &columns.codes[64 * i][first / 64];
+      transpose_bytes(rows, row_step, &lines[0][i], lines_per_column);
+    }
+    for (int column = first; column < std::min(first + 64, count); ++column) {
+      uint8_t* target = job.payload + block_of(column) * block_bytes;
+      const auto& source = lines[column - first];
+      if constexpr (stream) {
+        for (int i = 0; 64 * i < bytes; ++i) {
+          store512<true>(target + 64 * i, source[i]);
+        }
+      } else {
+        std::memcpy(target, source, bytes);
+      }
+    }
+  }
+
+  for (int column = 0; column < count; ++column) {
+    const int64_t block = block_of(column);
+    for (int c = 0; c < blocks; ++c) {
+      uint8_t byte = columns.scale[c][column];
+      if (columns.special[c][column / 32] >> (column % 32) & 1) {
         byte = quantize_block<F, In>(
             base + c * 32 * job.stride + column,
             job.stride,
             32,
             job.addend,
-            job.payload + block * block_bytes);
+            job.payload + (block + c) * block_bytes);
       }
-      job.put_scale(block, byte);
+      job.put_scale(block + c, byte);
     }
   }
 }
@@ -1030,17 +1094,6 @@ void quantize_columns(const QuantizeJob& job, const Tile& tile) {
 
 template <int F, typename In>
 void quantize_tile(const QuantizeJob& job, const Tile& tile) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if (job.block_size == 32 && tile.row_stride == 1) {
-    const int64_t row_bytes = payload_bytes<F>(job.blocks_per_row * 32);
-    if (job.stream && row_bytes % 64 == 0) {
-      quantize_columns<F, In, true>(job, tile);
-    } else {
-      quantize_columns<F, In, false>(job, tile);
-    }
-    return;
-  }
-#endif
   const int64_t bytes = payload_bytes<F>(job.block_size);
   const auto* base = static_cast<const typename In::raw*>(job.input) + tile.offset;
   for (int64_t c = tile.block_begin; c < tile.block_end; ++c) {
@@ -1101,52 +1154,67 @@ void quantize_tiled(const QuantizeJob& job) {
     row_step *= job.rows.sizes[i];
   }
   const int64_t inner_size = job.rows.sizes[inner];
+  int64_t tile_rows = kTileRows;
+  int64_t tile_bytes = kTileRows;
+#if defined(CPU_CAPABILITY_AVX512)
+  const bool by_columns =
+      job.block_size == 32 && job.rows.strides[inner] == 1;
+  if (by_columns) {
+    tile_rows = Columns<F, In>::columns;
+    tile_bytes = Columns<F, In>::payload_rows;
+  }
+#endif
   Rows outer = job.rows;
   outer.sizes.erase(outer.sizes.begin() + inner);
   outer.strides.erase(outer.strides.begin() + inner);
   outer.count /= inner_size;
 
   const int64_t tile_blocks = std::max<int64_t>(
-      1, kTileRows * kMXFormats[F].codes_per_byte() / job.block_size);
-  const int64_t row_tiles = (inner_size + kTileRows - 1) / kTileRows;
+      1, tile_bytes * kMXFormats[F].codes_per_byte() / job.block_size);
+  const int64_t row_tiles = (inner_size + tile_rows - 1) / tile_rows;
   const int64_t block_tiles =
       (job.blocks_per_row + tile_blocks - 1) / tile_blocks;
-  const int64_t tile_elements = kTileRows * tile_blocks * job.block_size;
-  // Tiles side by side read from the same pages, tiles one below the other write
-  // to the same ones; the address translations of either kind are too many to
-  // stay cached over the width of a large tensor. So: panels one page wide.
-  constexpr int64_t panel_tiles =
-      4096 / (kTileRows * static_cast<int64_t>(sizeof(typename In::raw)));
+  const int64_t tile_elements = tile_rows * tile_blocks * job.block_size;
   at::parallel_for(
       0,
       outer.count * block_tiles * row_tiles,
       std::max<int64_t>(1, kGrainElements / tile_elements),
       [&](int64_t begin, int64_t end) {
+#if defined(CPU_CAPABILITY_AVX512)
+        // Up to 53 KiB, much for a stack.
+        std::unique_ptr<Columns<F, In>> columns(
+            by_columns ? new Columns<F, In> : nullptr);
+#endif
         for (const auto index : c10::irange(begin, end)) {
+          // Down the blocks first: a tile's output continues that of the last.
           const int64_t outer_row = index / (row_tiles * block_tiles);
-          const int64_t panel =
-              index % (row_tiles * block_tiles) / (panel_tiles * block_tiles);
-          const int64_t panel_width =
-              std::min(panel_tiles, row_tiles - panel * panel_tiles);
-          const int64_t in_panel = index % (row_tiles * block_tiles) -
-              panel * panel_tiles * block_tiles;
-          const int64_t row_tile =
-              panel * panel_tiles + in_panel % panel_width;
-          const int64_t block_tile = in_panel / panel_width;
+          const int64_t row_tile = index / block_tiles % row_tiles;
+          const int64_t block_tile = index % block_tiles;
           Tile tile;
           tile.row_stride = job.rows.strides[inner];
           tile.row_step = row_step;
           tile.count =
-              std::min(kTileRows, inner_size - row_tile * kTileRows);
+              std::min(tile_rows, inner_size - row_tile * tile_rows);
           tile.offset = outer.offset(outer_row) +
-              row_tile * kTileRows * tile.row_stride;
+              row_tile * tile_rows * tile.row_stride;
           tile.first =
-              (outer_row / row_step * inner_size + row_tile * kTileRows) *
+              (outer_row / row_step * inner_size + row_tile * tile_rows) *
                   row_step +
               outer_row % row_step;
           tile.block_begin = block_tile * tile_blocks;
           tile.block_end =
               std::min(tile.block_begin + tile_blocks, job.blocks_per_row);
+#if defined(CPU_CAPABILITY_AVX512)
+          if (by_columns) {
+            const int64_t row_bytes = payload_bytes<F>(job.blocks_per_row * 32);
+            if (job.stream && row_bytes % 64 == 0) {
+              quantize_columns<F, In, true>(job, tile, *columns);
+            } else {
+              quantize_columns<F, In, false>(job, tile, *columns);
+            }
+            continue;
+          }
+#endif
           quantize_tile<F, In>(job, tile);
         }
 #if defined(CPU_CAPABILITY_AVX512)
