@@ -6,10 +6,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint bench bench-cpu clean
+.PHONY: help demo test test-slow lint bench bench-cpu clean
 help:
 	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
 	@echo "make test   run the tests, warnings as errors"
+	@echo "make test-slow  run the exhaustive ones that make test leaves out"
 	@echo "make lint   ruff, mypy --strict"
 	@echo "make bench  time the emulated kernel against TorchAO and copy_"
 	@echo "make bench-cpu  time the native CPU kernel against copy_ and the peers"
@@ -38,7 +39,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m aten_mx demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses=auto
+	$(BIN)/python -m pytest --numprocesses=auto -m "not slow"
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest --numprocesses=auto -m slow
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

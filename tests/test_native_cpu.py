@@ -133,12 +133,16 @@ def check_layouts() -> None:
             ((2, 0, 64), 2),
             ((64, 130), 0),
             ((96, 200), 0),
+            ((288, 300), 0),  # more than a tile of every kind, and its edges
+            ((2, 288, 5, 290), 1),
             ((3, 64, 70), 1),
             ((64, 3, 5, 2), 0),
             ((128, 1), 0),
             ((300, 32 * 70), 1),
         ):
             check_quantize(torch.randn(shape).to(dtype), dim, 32, fmt.name, 1)
+        # Streaming stores, the last tile half full.
+        check_quantize(torch.randn(2112, 2100).to(dtype), 0, 32, fmt.name, 3)
         column, row = torch.randn(64, 1).to(dtype), torch.randn(1, 64).to(dtype)
         for x, dim in itertools.product((column.expand(64, 64), row.expand(70, 64)), (0, 1)):
             if x.shape[dim] % 32 == 0:
@@ -229,11 +233,50 @@ print("same")
 LARGE_MEMORY = 9 << 30
 
 
+@pytest.mark.slow  # and large: 9 GiB
 def test_more_than_2_to_the_31_elements(native_build: dict[str, str]) -> None:
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory < LARGE_MEMORY:
         pytest.skip(f"needs {LARGE_MEMORY >> 30} GiB of free memory, there are {memory >> 30}")
     assert run_python(LARGE, **native_build) == "same\n"
+
+
+PEAK = """
+import ctypes
+from pathlib import Path
+import torch
+import aten_mx
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+def beside_the_outputs(call):
+    call()  # what stays, such as threads
+    ctypes.CDLL(None).malloc_trim(0)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
+    outputs = call()
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return status("VmHWM") - before - sum(output.nbytes for output in outputs)
+
+quantize, dequantize = torch.ops.aten_mx.quantize_mx.format, torch.ops.aten_mx.dequantize_mx.format
+for dtype in (torch.float32, torch.bfloat16):
+    x = torch.randn(2048, 2048).to(dtype)
+    strided = x.view(32, 64, 2048).permute(2, 0, 1)
+    for fmt in ("fp8_e4m3", "fp4_e2m1", "int8"):
+        for source, dim in ((x, -1), (x, 0), (strided, 2), (strided, 0), (x[::2, 1024:], 0)):
+            extra = beside_the_outputs(lambda: quantize(source, dim, 32, fmt))
+            assert extra < 1 << 20, ("quantize", dtype, fmt, source.stride(), dim, extra)
+        payload, scale = quantize(x, 0, 32, fmt)
+        extra = beside_the_outputs(lambda: dequantize(payload, scale, 0, 32, fmt, dtype))
+        assert extra < 1 << 20, ("dequantize", dtype, fmt, extra)
+print("within")
+"""
+
+
+def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
+    assert run_python(PEAK, **native_build) == "within\n"
 
 
 @pytest.mark.parametrize(
