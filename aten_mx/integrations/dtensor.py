@@ -28,6 +28,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from aten_mx.dispatch import KEPT_WHOLE
 from aten_mx.layout import TILE_ROWS, ceil_div
 
 _NEVER = 0  # in place of a unit: a dimension that must not be sharded
@@ -47,6 +48,7 @@ def register_sharding_rules() -> None:
         # Decisions are cached by all arguments after the tensors.
         info = RuntimeSchemaInfo(static_argnum=tensors, static_kwargkey=["swizzle_type"])
         propagator.register_op_strategy(op, rule, info)
+    KEPT_WHOLE.add(DTensor)
 
 
 def _quantize(schema: OpSchema) -> OpStrategy:
@@ -120,7 +122,7 @@ def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> boo
         if unit == _NEVER:
             return False
         if isinstance(placement, _StridedShard):
-            # A shard is gathered from several places (FSDP over tensor parallelism): only even cuts.
+            # Pieces from several places (FSDP over tensor parallelism): even cuts only.
             pieces = shards * placement.split_factor
             if any(size % (pieces * unit) != 0 for size in sizes):
                 return False

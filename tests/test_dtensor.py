@@ -1,0 +1,66 @@
+"""The ops on sharded tensors: groups of two and four processes run the checks of two files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import run_python
+
+HERE = Path(__file__).parent
+SHARDING = ("placements", "dequantize", "two_meshes")
+PARALLEL = ("tensor_parallel", "colwise_and_rowwise", "fsdp", "fsdp_and_tensor_parallel")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the groups are forked")
+WORLD_SIZES = pytest.mark.parametrize("world_size", [2, 4])
+
+
+def run_group(world_size: int, file: str, *checks: str, **environment: str) -> None:
+    """Run ``checks`` of ``file`` in every process of a group, where a warning is an error."""
+    command = [sys.executable, "-W", "error", str(HERE / file), str(world_size), *checks]
+    environ = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    result = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == f"passed: {' '.join(checks)}"
+
+
+@WORLD_SIZES
+def test_sharding(world_size: int) -> None:
+    run_group(world_size, "sharding_checks.py", *SHARDING)
+
+
+@WORLD_SIZES
+def test_parallel(world_size: int) -> None:
+    run_group(world_size, "parallel_checks.py", *PARALLEL)
+
+
+def test_errors_and_kernel_and_compiler() -> None:
+    run_group(2, "sharding_checks.py", "errors", "kernel", "compiled")
+
+
+IMPORTS = """
+import sys, warnings
+warnings.simplefilter("error")
+{first}
+{second}
+import torch
+from torch.distributed.tensor import DTensor
+known = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
+print(torch.ops.aten_mx.quantize_mx.default in known)
+"""
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["aten_mx-first", "aten_mx-last"])
+def test_rules_come_with_dtensor(order: int) -> None:
+    first, second = ("import aten_mx", "import torch.distributed.tensor")[::order]
+    assert run_python(IMPORTS.format(first=first, second=second)) == "True\n"
+
+
+def test_importing_the_package_does_not_import_dtensor() -> None:
+    program = "import sys, aten_mx; print('torch.distributed.tensor' in sys.modules)"
+    assert run_python(program) == "False\n"
