@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+import torch._dynamo  # imported here once and not by every process
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,6 @@ import pytest
 from support import run_python
 
 HERE = Path(__file__).parent
-SHARDING = ("placements", "dequantize", "two_meshes")
-PARALLEL = ("tensor_parallel", "colwise_and_rowwise", "fsdp", "fsdp_and_tensor_parallel")
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the groups are forked")
 WORLD_SIZES = pytest.mark.parametrize("world_size", [2, 4])
 
@@ -31,16 +29,24 @@ def run_group(world_size: int, file: str, *checks: str, **environment: str) -> N
 
 @WORLD_SIZES
 def test_sharding(world_size: int) -> None:
-    run_group(world_size, "sharding_checks.py", *SHARDING)
+    on_four = ["two_dimensions"] if world_size == 4 else []
+    run_group(world_size, "sharding_checks.py", "placements", "dequantize", *on_four)
 
 
 @WORLD_SIZES
 def test_parallel(world_size: int) -> None:
-    run_group(world_size, "parallel_checks.py", *PARALLEL)
+    on_four = ["fsdp_and_tensor_parallel"] if world_size == 4 else []
+    checks = ("tensor_parallel", "colwise_and_rowwise", "fsdp", *on_four)
+    run_group(world_size, "parallel_checks.py", *checks)
 
 
-def test_errors_and_kernel_and_compiler() -> None:
+def test_errors_and_kernels_and_compiler() -> None:
     run_group(2, "sharding_checks.py", "errors", "kernel", "compiled")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 only")
+def test_native_kernel(native_build: dict[str, str]) -> None:
+    run_group(2, "sharding_checks.py", "placements", "errors", "compiled", **native_build)
 
 
 IMPORTS = """
