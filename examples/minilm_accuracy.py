@@ -237,7 +237,7 @@ def plot(rows: list[Row], path: Path) -> None:
         distance.plot(places, [1 - row.mean_cosine for row in mine], **style)
         order.plot(places, [row.order_kept for row in mine], **style)
     distance.set_yscale("log")
-    distance.set_title("1 - mean cosine similarity to float32 (less is better)")
+    distance.set_title("1 - mean cosine to float32 (less is better)")
     order.set_title("pairs of sentence pairs in float32's order, %")
     for axes in (distance, order):
         axes.set_xticks([place + 0.18 for place in range(len(formats))], formats, rotation=20)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from process_group import assert_sharded, main, values
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -142,6 +146,31 @@ def two_dimensions(mesh: DeviceMesh) -> None:
         round_trip(x, full, dim, 32, "fp4_e2m1", keeps=keeps)
 
 
+def checkpoint(mesh: DeviceMesh) -> None:
+    """Payload and scale of a sharded weight, saved by all and loaded into other placements."""
+    full = values(64, 128)
+    for element in (E4M3, "fp4_e2m1"):
+        expected = aten_mx.quantize_mx(full, dtype=element)
+        x = distribute_tensor(full, mesh, [Shard(0)], src_data_rank=None)
+        names = ("payload", "scale")
+        folder = [tempfile.mkdtemp() if mesh.get_rank() == 0 else ""]
+        dist.broadcast_object_list(folder)
+        dcp.save(
+            dict(zip(names, aten_mx.quantize_mx(x, dtype=element), strict=True)),
+            checkpoint_id=folder[0],
+        )
+        loaded = {
+            name: distribute_tensor(torch.zeros_like(want), mesh, [Shard(1)], src_data_rank=None)
+            for name, want in zip(names, expected, strict=True)
+        }
+        dcp.load(loaded, checkpoint_id=folder[0])
+        for name, want in zip(names, expected, strict=True):
+            assert_sharded(loaded[name], want, [Shard(1)])
+        dist.barrier()
+        if mesh.get_rank() == 0:
+            shutil.rmtree(folder[0])
+
+
 def errors(mesh: DeviceMesh) -> None:
     """DTensor wraps what the validation says; a plain tensor beside a sharded one is refused."""
     x = distribute_tensor(values(4, 64), mesh, [Shard(0)], src_data_rank=None)
@@ -192,4 +221,4 @@ def compiled(mesh: DeviceMesh) -> None:
 
 
 if __name__ == "__main__":
-    main(placements, dequantize, two_dimensions, errors, kernel, compiled)
+    main(placements, dequantize, two_dimensions, checkpoint, errors, kernel, compiled)
