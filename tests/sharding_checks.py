@@ -149,7 +149,7 @@ def two_dimensions(mesh: DeviceMesh) -> None:
 def checkpoint(mesh: DeviceMesh) -> None:
     """Payload and scale of a sharded weight, saved by all and loaded into other placements."""
     full = values(64, 128)
-    for element in (E4M3, "fp4_e2m1"):
+    for element in (E4M3, "fp4_e2m1", torch.float4_e2m1fn_x2):
         expected = aten_mx.quantize_mx(full, dtype=element)
         x = distribute_tensor(full, mesh, [Shard(0)], src_data_rank=None)
         names = ("payload", "scale")
@@ -160,7 +160,7 @@ def checkpoint(mesh: DeviceMesh) -> None:
             checkpoint_id=folder[0],
         )
         loaded = {
-            name: distribute_tensor(torch.zeros_like(want), mesh, [Shard(1)], src_data_rank=None)
+            name: distribute_tensor(torch.empty_like(want), mesh, [Shard(1)], src_data_rank=None)
             for name, want in zip(names, expected, strict=True)
         }
         dcp.load(loaded, checkpoint_id=folder[0])

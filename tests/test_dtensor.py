@@ -40,8 +40,8 @@ def test_parallel(world_size: int) -> None:
     run_group(world_size, "parallel_checks.py", *checks)
 
 
-def test_errors_and_kernels_and_compiler() -> None:
-    run_group(2, "sharding_checks.py", "errors", "kernel", "compiled")
+def test_checkpoint_errors_kernel_and_compiler() -> None:
+    run_group(2, "sharding_checks.py", "checkpoint", "errors", "kernel", "compiled")
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 only")
