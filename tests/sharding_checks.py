@@ -83,7 +83,8 @@ def placements(mesh: DeviceMesh) -> None:
     check((n + 1, 5, 64), 0, -1, 32, E4M3, **swizzled)
     check((128 * n, 64), 0, -1, 32, "fp4_e2m1", **swizzled)
     check((128 * n - 1, 96), 0, -1, 32, torch.float4_e2m1fn_x2, **swizzled)
-    check((64 * n, 64), 0, -1, 32, E4M3, stays=False, **swizzled)
+    check((64 * n, 64), 0, -1, 32, "fp8_e4m3", stays=False, **swizzled)
+    check((64 * n, 64), 0, -1, 32, "fp8_e4m3")
     check((128, 128 * n), 1, -1, 32, E4M3, stays=False, **swizzled)
 
     full = values(4, 64)
@@ -139,6 +140,7 @@ def two_dimensions(mesh: DeviceMesh) -> None:
         # The first cut leaves whole blocks, the second does not.
         ((192, 3), [Shard(0), Shard(0)], 0, REPLICATED * 2),
         ((64, 8), [strided, Shard(0)], 0, REPLICATED * 2),
+        ((64, 8), [strided, Replicate()], 0, REPLICATED * 2),  # two half blocks each
         ((160, 4), [Shard(0), Shard(1)], 0, [Replicate(), Shard(1)]),
     ):
         full = values(*shape)
