@@ -52,8 +52,7 @@ def test_native_kernel(native_build: dict[str, str]) -> None:
 IMPORTS = """
 import sys, warnings
 warnings.simplefilter("error")
-{first}
-{second}
+exec(sys.argv[1])
 import torch
 from torch.distributed.tensor import DTensor
 known = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
@@ -61,10 +60,16 @@ print(torch.ops.aten_mx.quantize_mx.default in known)
 """
 
 
-@pytest.mark.parametrize("order", [1, -1], ids=["aten_mx-first", "aten_mx-last"])
-def test_rules_come_with_dtensor(order: int) -> None:
-    first, second = ("import aten_mx", "import torch.distributed.tensor")[::order]
-    assert run_python(IMPORTS.format(first=first, second=second)) == "True\n"
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import aten_mx, torch.distributed.tensor",
+        "import torch.distributed.tensor, aten_mx",
+        "import aten_mx.integrations.dtensor",
+    ],
+)
+def test_rules_come_with_dtensor(first: str) -> None:
+    assert run_python(IMPORTS, first) == "True\n"
 
 
 def test_importing_the_package_does_not_import_dtensor() -> None:

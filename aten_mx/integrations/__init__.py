@@ -5,10 +5,8 @@ from types import ModuleType
 from aten_mx.after_import import after_import
 
 
-def _enable_dtensor(_: ModuleType) -> None:
-    from aten_mx.integrations.dtensor import register_sharding_rules
-
-    register_sharding_rules()
+def _tell_dtensor(_: ModuleType) -> None:
+    import aten_mx.integrations.dtensor  # noqa: F401  # registers its rules
 
 
-after_import("torch.distributed.tensor", _enable_dtensor)
+after_import("torch.distributed.tensor", _tell_dtensor)

@@ -15,6 +15,9 @@ A shard may be quantized alone if it holds whole units along the sharded dimensi
 Where shards hold parts of units, the input is replicated first (gathered), and pending sums
 (``Partial``) are summed: rounding does not commute with either. Both outputs have the placements
 of the input then. ``dequantize_mx`` takes the payload's placements and lays the scale out likewise.
+
+This module registers the rules when it is imported, as it is with ``torch.distributed.tensor``.
+DTensor runs the validation on the whole tensor and wraps its error in a ``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -32,23 +35,6 @@ from aten_mx.dispatch import KEPT_WHOLE
 from aten_mx.layout import TILE_ROWS, ceil_div
 
 _NEVER = 0  # in place of a unit: a dimension that must not be sharded
-
-
-def register_sharding_rules() -> None:
-    """Tell DTensor how the ops are sharded. Runs when ``torch.distributed.tensor`` is imported."""
-    ops = torch.ops.aten_mx
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    for op, rule, tensors in (
-        (ops.quantize_mx.default, _quantize, 1),
-        (ops.quantize_mx.format, _quantize, 1),
-        (ops.dequantize_mx.default, _dequantize, 2),
-        (ops.dequantize_mx.format, _dequantize, 2),
-        (ops._bitcast.default, _bitcast, 1),
-    ):
-        # Decisions are cached by all arguments after the tensors.
-        info = RuntimeSchemaInfo(static_argnum=tensors, static_kwargkey=["swizzle_type"])
-        propagator.register_op_strategy(op, rule, info)
-    KEPT_WHOLE.add(DTensor)
 
 
 def _quantize(schema: OpSchema) -> OpStrategy:
@@ -136,3 +122,22 @@ def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> boo
             rests = [size % chunk for size, chunk in zip(sizes, chunks, strict=True) if chunk != 0]
             sizes = chunks + rests
     return True
+
+
+def _register() -> None:
+    ops = torch.ops.aten_mx
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    for op, rule, tensors in (
+        (ops.quantize_mx.default, _quantize, 1),
+        (ops.quantize_mx.format, _quantize, 1),
+        (ops.dequantize_mx.default, _dequantize, 2),
+        (ops.dequantize_mx.format, _dequantize, 2),
+        (ops._bitcast.default, _bitcast, 1),
+    ):
+        # Decisions are cached by all arguments after the tensors.
+        info = RuntimeSchemaInfo(static_argnum=tensors, static_kwargkey=["swizzle_type"])
+        propagator.register_op_strategy(op, rule, info)
+    KEPT_WHOLE.add(DTensor)
+
+
+_register()
