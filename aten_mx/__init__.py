@@ -8,7 +8,8 @@
 import aten_mx.schema  # isort: skip
 from aten_mx.dispatch import decomposition_table  # isort: skip
 import aten_mx.transforms  # isort: skip
-import aten_mx.compiler  # noqa: F401  # isort: skip
+import aten_mx.compiler  # isort: skip
+import aten_mx.integrations  # noqa: F401  # isort: skip
 from aten_mx.alias import install_torch_alias, remove_torch_alias
 from aten_mx.backends.cpu import load_as_configured
 from aten_mx.functional import dequantize_mx, quantize_mx

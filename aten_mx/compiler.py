@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch.compiler.config
 
+from aten_mx.after_import import after_import
 from aten_mx.dispatch import OVERLOADS
 
 _TAG = "aten_mx:"
@@ -44,7 +40,8 @@ def _source_digest() -> str:
     # All modules but the demo's: whichever of them is traced, none can be forgotten.
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for source in sorted([*package.glob("*.py"), *package.glob("backends/**/*.py")]):
+    folders = ("", "backends/**/", "integrations/**/")
+    for source in sorted(file for folder in folders for file in package.glob(f"{folder}*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -87,38 +84,6 @@ def _drop_from_table(decomposition: ModuleType) -> None:
         decomposition.decompositions.pop(op, None)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls ``callback`` with the module ``name`` once that has been imported."""
-
-    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._callback = callback
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._callback(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def _after_import(name: str, callback: Callable[[ModuleType], None]) -> None:
-    if name in sys.modules:
-        callback(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, callback))
-
-
 tag_compile_caches()
-_after_import("torch._dynamo.callback", _tag_when_compiling)
-_after_import("torch._inductor.decomposition", _drop_from_table)
+after_import("torch._dynamo.callback", _tag_when_compiling)
+after_import("torch._inductor.decomposition", _drop_from_table)

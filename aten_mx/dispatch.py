@@ -171,9 +171,28 @@ OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., A
 }
 """Each overload with its validation and its composite."""
 
+KEPT_WHOLE: set[type[Tensor]] = set()
+"""Tensor subclasses that dispatch the ops themselves; the composite would hide the call from them.
+
+Where the device has no kernel the dispatcher takes a CompositeImplicit one in place of autograd's,
+which is above ``__torch_dispatch__``.
+"""
+
+
+def _inlining(op: torch._ops.OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(composite)
+    def inline(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(self) not in KEPT_WHOLE:
+            return composite(self, *args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(self, *args, **kwargs)
+
+    return inline
+
+
 for _op, (_, _composite) in OVERLOADS.items():
     LIB.impl(_op, torch.library.fallthrough_kernel, "Autograd")
-    LIB.impl(_op, _composite, "CompositeImplicitAutograd")
+    LIB.impl(_op, _inlining(_op, _composite), "CompositeImplicitAutograd")
 
 _validation: list[torch.library.Library] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,10 @@ X = torch.randn(4, 128, generator=torch.Generator().manual_seed(5))
 OUTPUTS = {
     **{name: aten_mx.quantize_mx(X, dtype=name) for name in FORMATS},
     "typed fp4": aten_mx.quantize_mx(X, dtype=torch.float4_e2m1fn_x2),
+    "swizzled": aten_mx.quantize_mx(X, swizzle_type=1),
+}
+ALONG_DIM_0 = {
+    name: aten_mx.quantize_mx(X.t(), 0, dtype=name) for name in ("fp8_e4m3", torch.float4_e2m1fn_x2)
 }
 EACH_TENSOR = pytest.mark.parametrize(
     "tensor",
@@ -35,11 +38,11 @@ def assert_same(got: Tensor, want: Tensor) -> None:
 
 
 @EACH_TENSOR
-def test_torch_save(tensor: Tensor) -> None:
-    buffer = io.BytesIO()
-    torch.save(tensor, buffer)
-    buffer.seek(0)
-    assert_same(torch.load(buffer), tensor)
+@pytest.mark.parametrize("mmap", [False, True])
+def test_torch_save(tensor: Tensor, mmap: bool, tmp_path: Path) -> None:
+    file = tmp_path / "tensor.pt"
+    torch.save(tensor, file)
+    assert_same(torch.load(file, mmap=mmap), tensor)
 
 
 @EACH_TENSOR
@@ -55,9 +58,84 @@ def test_safetensors(tensor: Tensor, tmp_path: Path) -> None:
 
 @EACH_TENSOR
 def test_dlpack(tensor: Tensor) -> None:
-    received = torch.from_dlpack(tensor.view(torch.uint8))
-    assert_same(received.view(tensor.dtype), tensor)
-    assert received.data_ptr() == tensor.data_ptr()
+    """By dtype; as bytes for consumers that have none of these dtypes, NumPy among them."""
+    for received in (
+        torch.from_dlpack(tensor),
+        torch.from_dlpack(tensor.view(torch.uint8)).view(tensor.dtype),
+        torch.from_numpy(tensor.view(torch.uint8).numpy()).view(tensor.dtype),
+    ):
+        assert_same(received, tensor)
+        assert received.data_ptr() == tensor.data_ptr()
+
+
+class Stored(torch.nn.Module):
+    """A module with a quantized weight."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("tensor", tensor)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, self.tensor
+
+
+def exported(module: torch.nn.Module, x: Tensor, file: Path) -> Tensor:
+    """What ``module`` gives for ``x`` once it has been exported to ``file`` and loaded again."""
+    torch.export.save(torch.export.export(module, (x,)), file)
+    results: Tensor = torch.export.load(file).module()(x)
+    return results
+
+
+@EACH_TENSOR
+def test_export_of_a_stored_tensor(tensor: Tensor, tmp_path: Path) -> None:
+    """A typed float4 tensor goes as bytes, which the module views."""
+    if tensor.dtype is torch.float4_e2m1fn_x2:
+        with pytest.raises(KeyError, match="float4_e2m1fn_x2"):
+            exported(Stored(tensor), X, tmp_path / "program.pt2")
+        _, stored = exported(Stored(tensor.view(torch.uint8)), X, tmp_path / "program.pt2")
+        stored = stored.view(tensor.dtype)
+    else:
+        _, stored = exported(Stored(tensor), X, tmp_path / "program.pt2")
+    assert_same(stored, tensor)
+
+
+class Quantize(torch.nn.Module):
+    """Gives a payload and a scale of ``elem_format``."""
+
+    def __init__(self, elem_format: str) -> None:
+        super().__init__()
+        self.elem_format = elem_format
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return aten_mx.quantize_mx(x, dtype=self.elem_format)
+
+
+@pytest.mark.parametrize("elem_format", FORMATS)
+def test_export_of_each_format(elem_format: str, tmp_path: Path) -> None:
+    """``.format``; that the base overload's typed float4 cannot, ``test_export.py`` shows."""
+    got = exported(Quantize(elem_format), X, tmp_path / "program.pt2")
+    for tensor, want in zip(got, OUTPUTS[elem_format], strict=True):
+        assert_same(tensor, want)
+
+
+@pytest.mark.parametrize("output", [0, 1], ids=["output", "scale"])
+@pytest.mark.parametrize("name", ALONG_DIM_0, ids=str)
+def test_the_layout_along_dim_0(name: str | torch.dtype, output: int, tmp_path: Path) -> None:
+    """torch.save and DLPack keep strides; safetensors takes contiguous tensors only, such as the
+    one with the blocked dimension last."""
+    tensor = ALONG_DIM_0[name][output]
+    torch.save(tensor, tmp_path / "tensor.pt")
+    moved = tensor.view(torch.uint8).movedim(0, -1)
+    with pytest.raises(ValueError, match="non contiguous"):
+        safetensors.torch.save({"bytes": tensor.view(torch.uint8)})
+    data = safetensors.torch.load(safetensors.torch.save({"bytes": moved}))["bytes"]
+    for received in (
+        torch.load(tmp_path / "tensor.pt"),
+        torch.from_dlpack(tensor),
+        data.movedim(-1, 0).view(tensor.dtype),
+    ):
+        assert_same(received, tensor)
+        assert received.stride() == tensor.stride()
 
 
 @EACH_TENSOR

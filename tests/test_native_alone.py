@@ -7,7 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
 import torch
 from support import run_python
 
@@ -36,14 +35,6 @@ torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), packa
 for output in model(x):
     print(bytes(output.contiguous().view(torch.uint8).flatten().tolist()).hex())
 """
-
-
-@pytest.fixture(scope="module")
-def native_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of processes that have the kernel."""
-    os.environ.setdefault("ATEN_MX_CACHE_DIR", str(tmp_path_factory.getbasetemp().parent / "cpu"))
-    cpu.build()
-    return {"ATEN_MX_CPU": "require"}
 
 
 def test_the_schemas_in_cpp_are_those_of_python() -> None:

@@ -165,14 +165,6 @@ CHECKS = {
 }
 
 
-@pytest.fixture(scope="session")
-def native_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of a process that has the kernel; a build that fails is a failure, no skip."""
-    os.environ.setdefault("ATEN_MX_CACHE_DIR", str(tmp_path_factory.getbasetemp().parent / "cpu"))
-    cpu.build()
-    return {**os.environ, "ATEN_MX_CPU": "require"}
-
-
 def has_capability(name: str) -> bool:
     best = torch.backends.cpu.get_cpu_capability().lower()
     return best not in CAPABILITIES or CAPABILITIES.index(name) <= CAPABILITIES.index(best)
@@ -190,7 +182,12 @@ def test_bytes(
     if not has_capability(capability):
         pytest.skip(f"this machine has no {capability}")
     # Passive: other tests fill the cores, and threads that spin take them away.
-    environment = {**native_build, "ATEN_CPU_CAPABILITY": capability, "OMP_WAIT_POLICY": "passive"}
+    environment = {
+        **os.environ,
+        **native_build,
+        "ATEN_CPU_CAPABILITY": capability,
+        "OMP_WAIT_POLICY": "passive",
+    }
     arguments = [check, str(threads), str(int(flush)), capability]
     result = subprocess.run(
         [sys.executable, __file__, *arguments],
@@ -287,7 +284,7 @@ def test_the_contract_on_the_native_kernel(native_build: dict[str, str], file: s
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", file],
         cwd=Path(__file__).parent,
-        env={**native_build, "ATEN_MX_TEST_CPU": "require"},
+        env={**os.environ, **native_build, "ATEN_MX_TEST_CPU": "require"},
         capture_output=True,
         text=True,
         check=False,

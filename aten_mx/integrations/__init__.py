@@ -1,0 +1,12 @@
+"""What other libraries are told about the ops; each module loads with its library."""
+
+from types import ModuleType
+
+from aten_mx.after_import import after_import
+
+
+def _tell_dtensor(_: ModuleType) -> None:
+    import aten_mx.integrations.dtensor  # noqa: F401  # registers its rules
+
+
+after_import("torch.distributed.tensor", _tell_dtensor)

@@ -1,0 +1,143 @@
+"""Sharding rules for DTensor: each rank quantizes its own shard wherever that gives the same bytes.
+
+DTensor has no rule for an op it does not know; it would take the emulated kernel apart, also on a
+device that has a kernel of its own, and stop at the first inner op without a rule. With the rules
+every rank makes one call on its local tensor.
+
+A shard may be quantized alone if it holds whole units along the sharded dimension:
+
+* one element, in a dimension other than ``dim``: any sharding, uneven or empty shards too;
+* a block, in ``dim``;
+* 128 rows, where the scale is swizzled: its tiles follow each other by rows, so a shard of rows
+  that fill their tiles has a shard of the tiles. The tiles of a shard of the columns lie in between
+  those of other columns: there ``dim`` is never sharded.
+
+Where shards hold parts of units, the input is replicated first (gathered), and pending sums
+(``Partial``) are summed: rounding does not commute with either. Both outputs have the placements
+of the input then. ``dequantize_mx`` takes the payload's placements and lays the scale out likewise.
+
+This module registers the rules when it is imported, as it is with ``torch.distributed.tensor``.
+DTensor runs the validation on the whole tensor and wraps its error in a ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from aten_mx.dispatch import KEPT_WHOLE
+from aten_mx.layout import TILE_ROWS, ceil_div
+
+_NEVER = 0  # in place of a unit: a dimension that must not be sharded
+
+
+def _quantize(schema: OpSchema) -> OpStrategy:
+    arguments: Any = schema.args_schema
+    self, dim, block_size = arguments[:3]
+    return _strategy(schema, self.shape, _units(schema, len(self.shape), dim, block_size))
+
+
+def _dequantize(schema: OpSchema) -> OpStrategy:
+    arguments: Any = schema.args_schema
+    self, scale, dim, block_size = arguments[:4]
+    shape = list(self.shape)
+    # The number of values: a byte of the payload may hold two. (Not so for a swizzled scale, whose
+    # values' dimension is never sharded.)
+    shape[dim] = scale.shape[dim] * block_size
+    return _strategy(schema, shape, _units(schema, len(shape), dim, block_size))
+
+
+def _bitcast(schema: OpSchema) -> OpStrategy:
+    (self,) = schema.args_strategy
+    return _strategy(schema, self.shape, [1] * len(self.shape))
+
+
+def _units(schema: OpSchema, rank: int, dim: int, block_size: int) -> list[int]:
+    """How many values of each dimension must stay together."""
+    units = [1] * rank
+    units[dim] = block_size
+    if schema.kwargs_schema.get("swizzle_type", 0):
+        units[-2:] = [TILE_ROWS, _NEVER]
+    return units
+
+
+def _strategy(schema: OpSchema, shape: Sequence[Any], units: list[int]) -> OpStrategy:
+    """The one way to run the op: all its tensors have the placements that the first one can keep.
+
+    Args:
+        shape: of the unquantized tensor.
+        units: of its dimensions.
+    """
+    mesh = schema.get_mesh_from_args()
+    first = schema.args_strategy[0].strategies[0].output_spec
+    stays = [
+        _holds_whole_units(first, dim, size, unit)
+        for dim, (size, unit) in enumerate(zip(shape, units, strict=True))
+    ]
+    placements = tuple(
+        placement if _is_shard(placement) and stays[placement.dim] else Replicate()
+        for placement in first.placements
+    )
+    inputs = [
+        DTensorSpec(mesh, placements, tensor_meta=argument.tensor_meta)
+        for argument in schema.args_strategy
+    ]
+    outputs = tuple(DTensorSpec(mesh, placements) for _ in schema.op._schema.returns)
+    output_specs = outputs[0] if len(outputs) == 1 else outputs
+    return OpStrategy([OpSpec(output_specs=output_specs, input_specs=inputs)])
+
+
+def _is_shard(placement: Placement) -> TypeGuard[Shard | _StridedShard]:
+    return isinstance(placement, (Shard, _StridedShard))
+
+
+def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> bool:
+    """Whether the shards of dimension ``dim``, of logical ``size``, begin and end at units."""
+    if unit == 1:
+        return True
+    sizes = [size]  # of the shards, without repetitions
+    for shards, placement in zip(spec.mesh.shape, spec.placements, strict=True):
+        if not _is_shard(placement) or placement.dim != dim:
+            continue
+        if unit == _NEVER:
+            return False
+        if isinstance(placement, _StridedShard):
+            # Pieces from several places (FSDP over tensor parallelism): even cuts only.
+            pieces = shards * placement.split_factor
+            if any(size % (pieces * unit) != 0 for size in sizes):
+                return False
+            sizes = [size // shards for size in sizes]
+        else:
+            # Like torch.chunk: full chunks, one that may be smaller, then empty ones. Where the
+            # chunk is a multiple of the unit, payload and scale are cut at the same places.
+            chunks = [ceil_div(size, shards) for size in sizes]
+            if any(chunk % unit != 0 for chunk in chunks):
+                return False
+            rests = [size % chunk for size, chunk in zip(sizes, chunks, strict=True) if chunk != 0]
+            sizes = chunks + rests
+    return True
+
+
+def _register() -> None:
+    ops = torch.ops.aten_mx
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    for op, rule, tensors in (
+        (ops.quantize_mx.default, _quantize, 1),
+        (ops.quantize_mx.format, _quantize, 1),
+        (ops.dequantize_mx.default, _dequantize, 2),
+        (ops.dequantize_mx.format, _dequantize, 2),
+        (ops._bitcast.default, _bitcast, 1),
+    ):
+        # Decisions are cached by all arguments after the tensors.
+        info = RuntimeSchemaInfo(static_argnum=tensors, static_kwargkey=["swizzle_type"])
+        propagator.register_op_strategy(op, rule, info)
+    KEPT_WHOLE.add(DTensor)
+
+
+_register()
