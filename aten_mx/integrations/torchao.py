@@ -1,8 +1,8 @@
 """TorchAO's MX casts as calls of the ops, so that TorchAO needs to know no device.
 
-:func:`to_mx` and :func:`to_dtype` are drop-ins for TorchAO's functions of these names.
-:func:`enable` puts them under TorchAO itself: under ``MXTensor.to_mx``, ``MXTensor.dequantize`` and
-all else that calls the two functions. Whatever device a tensor is on, its kernels then answer.
+:func:`to_mx`, :func:`to_dtype` and :func:`dequantize` are drop-ins for TorchAO's. :func:`enable`
+puts them under TorchAO itself, for every caller. Whatever device a tensor is on, its kernels then
+answer.
 
 The bytes are those of TorchAO but for the differences in ``docs/torchao.md``.
 """
@@ -24,10 +24,11 @@ from torch import Tensor
 from aten_mx import compiler
 from aten_mx.formats import FORMAT_OF_DTYPE, FORMATS, ElementFormat
 from aten_mx.functional import dequantize_mx, quantize_mx
+from aten_mx.layout import SwizzleType
 from aten_mx.scaling import ScaleCalculationMode
 
 MODULE = "torchao.prototype.mx_formats.mx_tensor"
-"""Where TorchAO defines the two functions; everything else imports them from there."""
+"""Where TorchAO defines them; everything else imports them from there."""
 
 # By the format's name the op gives bytes, which is how MXTensor stores FP4.
 _STORED_AS_BYTES: dict[Any, str] = {
@@ -127,18 +128,60 @@ def to_dtype(
     return dequantize_mx(data_lp, scale_e8m0, dim, block_size, target_dtype, elem_format=fmt.name)
 
 
-def enable() -> None:
-    """Make TorchAO's ``to_mx`` and ``to_dtype`` call the ops, in this process, for every caller.
+def dequantize(self: Any, output_dtype: torch.dtype | None = None) -> Tensor:
+    """Dequantize: TorchAO 0.18's ``MXTensor.dequantize`` by ``dequantize_mx``, swizzled or not.
 
-    The functions keep their identity and get other code: whoever imported, wrapped or stored one
-    before calls the ops too, ``MXTensor.to_mx`` and ``MXTensor.dequantize`` among them. TorchAO's
-    casts by a named kernel (``MXFP8Dim0CastKernelChoice.TRITON``, for one) stay what they are.
-    Functions compiled before are compiled anew. Calling it again changes nothing.
+    Args:
+        self: an ``MXTensor``, or its transpose.
+        output_dtype: float32, bfloat16 or float16; ``None``: the dtype it was quantized from.
+
+    Returns:
+        A tensor of ``output_dtype`` in the order of ``self``.
+
+    Raises:
+        TypeError, IndexError, ValueError, RuntimeError: as the op.
+
+    Example::
+
+        >>> import torch
+        >>> from aten_mx.integrations.torchao import dequantize
+        >>> from torchao.prototype.mx_formats.mx_tensor import MXTensor
+        >>> x = MXTensor.to_mx(torch.eye(2, 32), torch.float8_e4m3fn, is_swizzled_scales=True)
+        >>> dequantize(x.t())[:2].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    dtype = self.dtype if output_dtype is None else output_dtype
+    if not self.is_swizzled_scales:
+        return to_dtype(self.qdata, self.scale, self.elem_dtype, self.block_size, dtype)
+    # The tiles are those of a matrix with the blocks along its rows.
+    transposed = self.qdata.stride(-2) < self.qdata.stride(-1)
+    payload, scale = self.qdata, self.scale
+    if transposed:
+        payload, scale = payload.transpose(-2, -1), scale.transpose(-2, -1)
+    output = dequantize_mx(
+        payload,
+        scale,
+        -1,
+        self.block_size,
+        dtype,
+        elem_format=_format(self.elem_dtype).name,
+        swizzle_type=SwizzleType.SWIZZLE_32_4_4,
+    )
+    return output.transpose(-2, -1) if transposed else output
+
+
+def enable() -> None:
+    """Make TorchAO's MX casts call the ops, in this process, for every caller.
+
+    ``to_mx``, ``to_dtype`` and ``MXTensor.dequantize`` keep their identity and get other code:
+    whoever imported, wrapped or stored one before calls the ops too, ``MXTensor.to_mx`` for one.
+    TorchAO's casts by a named kernel (such as ``MXFP8Dim0CastKernelChoice.TRITON``) stay what they
+    are. Functions compiled before are compiled anew. Calling it again changes nothing.
 
     Raises:
         ModuleNotFoundError: no TorchAO.
-        RuntimeError: a TorchAO whose functions have other signatures than those of 0.18. Nothing
-            is switched then.
+        RuntimeError: a TorchAO whose functions are other than those of 0.18 by their signatures.
+            Nothing is switched then.
 
     Example::
 
@@ -153,18 +196,19 @@ def enable() -> None:
     if _switched:
         return
     module = importlib.import_module(MODULE)
-    found = [getattr(module, ours.__name__, None) for ours in _CODE]
-    for theirs, ours in zip(found, _CODE, strict=True):
+    found = {name: _find(module, name) for name in _CODE}
+    for name, (ours, _) in _CODE.items():
+        theirs = found[name]
         if not isinstance(theirs, FunctionType) or _signature(theirs) != _signature(ours):
             signature = inspect.signature(theirs) if callable(theirs) else " missing"
             raise RuntimeError(
-                f"torchao {importlib.metadata.version('torchao')} has {ours.__name__}{signature}, "
-                f"but aten_mx replaces {ours.__name__}{inspect.signature(ours)}, that of torchao "
-                "0.18; nothing was switched"
+                f"torchao {importlib.metadata.version('torchao')} has {name}{signature}, but "
+                f"aten_mx replaces {ours.__name__}{inspect.signature(ours)}, that of torchao 0.18; "
+                "nothing was switched"
             )
-    for theirs, code in zip(found, _CODE.values(), strict=True):
-        _switched[theirs] = theirs.__code__
-        theirs.__code__ = code
+    for name, (_, code) in _CODE.items():
+        _switched[found[name]] = found[name].__code__
+        found[name].__code__ = code
     compiler.switches.add(_SWITCH)
     compiler.forget_compiled()
 
@@ -214,6 +258,12 @@ def _format(elem_dtype: torch.dtype | str) -> ElementFormat:
     return fmt
 
 
+def _find(module: Any, name: str) -> Any:
+    for attribute in name.split("."):
+        module = getattr(module, attribute, None)
+    return module
+
+
 def _signature(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
     """Names, kinds and defaults; an enum's default by its name, for TorchAO's isn't ours."""
     parameters = inspect.signature(function).parameters.values()
@@ -229,12 +279,24 @@ def _to_mx(data_hp, elem_dtype, block_size, scaling_mode, is_swizzled_scales):  
     return to_mx(data_hp, elem_dtype, block_size, scaling_mode, is_swizzled_scales)
 
 
+def _dequantize(self, output_dtype=None):  # type: ignore[no-untyped-def]
+    from aten_mx.integrations.torchao import dequantize
+
+    return dequantize(self, output_dtype)
+
+
 def _to_dtype(data_lp, scale_e8m0, elem_dtype, block_size, target_dtype):  # type: ignore[no-untyped-def]
     from aten_mx.integrations.torchao import to_dtype
 
     return to_dtype(data_lp, scale_e8m0, elem_dtype, block_size, target_dtype)
 
 
-_CODE: dict[Any, CodeType] = {to_mx: _to_mx.__code__, to_dtype: _to_dtype.__code__}
+_CODE: dict[str, tuple[Callable[..., Any], CodeType]] = {
+    "to_mx": (to_mx, _to_mx.__code__),
+    "to_dtype": (to_dtype, _to_dtype.__code__),
+    "MXTensor.dequantize": (dequantize, _dequantize.__code__),
+}
+"""By the name in TorchAO's module: what stands in for it, and the code that calls that."""
+
 _switched: dict[Any, CodeType] = {}
 """TorchAO's functions with the code they had; empty while the switch is off."""
