@@ -108,8 +108,21 @@ def load_kernels(dispatch_key: str = "PrivateUse1") -> ctypes.CDLL:
         The library, for its two counters: ``quantize_mx_calls()`` and ``dequantize_mx_calls()``.
     """
     library = build("kernels.cpp", f"MX_DISPATCH_KEY={dispatch_key}")
+    return _load(library, "quantize_mx_calls", "dequantize_mx_calls")
+
+
+def load_scaled_mm() -> ctypes.CDLL:
+    """Register the device's matrix multiply of MX operands.
+
+    Returns:
+        The library, for its two counters: ``scaled_mm_calls()`` and ``scaled_mm_v2_calls()``.
+    """
+    return _load(build("scaled_mm.cpp"), "scaled_mm_calls", "scaled_mm_v2_calls")
+
+
+def _load(library: Path, *counters: str) -> ctypes.CDLL:
     torch.ops.load_library(library)
-    counters = ctypes.CDLL(str(library))
-    for counter in (counters.quantize_mx_calls, counters.dequantize_mx_calls):
-        counter.restype = ctypes.c_int64
-    return counters
+    loaded = ctypes.CDLL(str(library))
+    for counter in counters:
+        getattr(loaded, counter).restype = ctypes.c_int64
+    return loaded
