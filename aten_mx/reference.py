@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
+from aten_mx.formats import FORMAT_OF_DTYPE
 from aten_mx.functional import dequantize_mx
-from aten_mx.layout import SwizzleType
+from aten_mx.layout import SwizzleType, swizzled_shape
 
 BLOCK_SIZE = 32
 """Elements that share a scale in ``ScalingType.BlockWise1x32``, the one recipe of MX."""
@@ -38,7 +40,7 @@ def scaled_mm(
             :func:`aten_mx.quantize_mx` gives for ``dim=-1``, in a dtype of an element format.
         mat_b: payload of shape ``(K, N)`` with ``K`` innermost: what ``dim=0`` gives, or the
             transpose of a weight's ``(N, K)`` with ``dim=-1``.
-        scale_a: ``torch.float8_e8m0fnu``, ``(M, K / 32)``, or swizzled.
+        scale_a: ``torch.float8_e8m0fnu``, ``(M, K / 32)``; swizzled, it may have any shape.
         scale_recipe_a: ``ScalingType.BlockWise1x32`` or its int.
         scale_b: ``(K / 32, N)`` as ``mat_b`` has it; swizzled: that of the transpose ``(N, K)``,
             for a swizzled scale has no other order.
@@ -88,11 +90,23 @@ def scaled_mm(
             "scaled_mm: mat_a and mat_b must have the same K, "
             f"got shapes {list(mat_a.shape)} and {list(mat_b.shape)}"
         )
-    swizzled_b = int(getattr(swizzle_b, "value", swizzle_b)) != SwizzleType.NO_SWIZZLE
-    a = dequantize_mx(rows, scale_a, block_size=BLOCK_SIZE, swizzle_type=swizzle_a)
-    scale_b = scale_b if swizzled_b else scale_b.t()
-    b = dequantize_mx(columns, scale_b, block_size=BLOCK_SIZE, swizzle_type=swizzle_b)
+    a = _dequantize(rows, scale_a, swizzle_a)
+    b = _dequantize(columns, scale_b if _is_swizzled(swizzle_b) else scale_b.t(), swizzle_b)
     product = a @ b.t()
     if bias is not None:
         product += bias.to(torch.float32)
     return product.to(output_dtype)
+
+
+def _is_swizzled(swizzle_type: Any) -> bool:
+    return int(getattr(swizzle_type, "value", swizzle_type)) != SwizzleType.NO_SWIZZLE
+
+
+def _dequantize(payload: Tensor, scale: Tensor, swizzle_type: Any) -> Tensor:
+    """The numbers of an operand whose rows are blocked, as float32."""
+    if _is_swizzled(swizzle_type) and payload.dtype in FORMAT_OF_DTYPE:
+        columns = payload.shape[1] * FORMAT_OF_DTYPE[payload.dtype].codes_per_byte // BLOCK_SIZE
+        shape = swizzled_shape((payload.shape[0], columns))
+        if scale.numel() == math.prod(shape):  # if not, the op says so
+            scale = scale.reshape(shape)
+    return dequantize_mx(payload, scale, block_size=BLOCK_SIZE, swizzle_type=swizzle_type)

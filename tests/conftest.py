@@ -21,3 +21,14 @@ def fresh_compiler() -> Iterator[None]:
     with torch._inductor.config.patch(force_disable_caches=True):
         yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of processes that load ``examples/cpp_backend``: all workers of a run share one
+    build, made by the first."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    # One thread: the tensors are small, and the tests' processes fill the cores.
+    return {"MXDEV_BUILD": str(folder / "cpp_backend"), "OMP_NUM_THREADS": "1"}

@@ -134,6 +134,10 @@ def test_product_of_what_was_stored(
     stored = [aten_mx.dequantize_mx(*aten_mx.quantize_mx(t, dtype=dtype)) for t in (x, weight)]
     expected = (stored[0] @ stored[1].t() + bias).to(torch.bfloat16)
     assert torch.equal(scaled_mm(*args, bias=bias), expected)
+    if swizzle is TILES:  # PyTorch checks the number of elements, and TorchAO gives them flat
+        a, b, scale_a, _, scale_b, *rest = args
+        flat = (a, b, scale_a.flatten(), MX, scale_b.flatten(), *rest)
+        assert torch.equal(scaled_mm(*flat, bias=bias), expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -162,3 +166,5 @@ def test_errors() -> None:
         scaled_mm(a[:, :32].contiguous(), b, scale_a, MX, scale_b, MX)
     with pytest.raises(ValueError, match="scale must have shape"):
         scaled_mm(a, b, scale_a, MX, scale_b, MX, swizzle_a=TILES)
+    with pytest.raises(TypeError, match=r"got torch\.float32"):
+        scaled_mm(a.float(), b, scale_a, MX, scale_b, MX, swizzle_a=TILES)

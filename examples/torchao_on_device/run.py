@@ -1,10 +1,10 @@
 """TorchAO's MX linears on whatever accelerator there is. No line here or in TorchAO names one.
 
-    PYTHONPATH=examples/cpp_backend python examples/torchao_on_device/run.py mxdev_autoload
+    python examples/torchao_on_device/run.py MODULE
 
-The argument is the module by which a vendor's device comes into the process. It has a function
-``calls()`` that tells how often the device's own kernels ran: without them results are the same,
-computed on the CPU, and this ends with exit code 1.
+MODULE brings a vendor's device into the process, as the one of ../cpp_backend does. Its function
+``calls()`` tells how often the device's own kernels ran: without them the results would be
+the same, computed on the CPU, and so this ends with exit code 1.
 
 TorchAO 0.18 runs as it is, with the op under its casts. With ``--patched`` it is one that carries
 rfc/torchao.patch, on the PYTHONPATH, and calls ``torch.quantize_mx`` itself.
@@ -97,7 +97,7 @@ class Log:
         ran = new.get("quantize_mx", 0) == casts and multiplied == products
         self.failed |= not (same and ran)
         kernels = ", ".join(f"{count} {kernel}" for kernel, count in new.items() if count)
-        print(f"{name:18} {'equal' if same else 'DIFFERENT'} bits; ran {kernels or 'NO KERNEL'}")
+        print(f"{name}: {'equal' if same else 'DIFFERENT'} bits; ran {kernels or 'NO KERNEL'}")
 
 
 def reloaded(program: torch.export.ExportedProgram) -> nn.Module:
