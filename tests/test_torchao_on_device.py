@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torchao
 from support import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -23,16 +21,6 @@ EXAMPLE = ROOT / "examples" / "torchao_on_device" / "run.py"
 PATCH = ROOT / "rfc" / "torchao.patch"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the device is built for Linux")
-
-
-@pytest.fixture(scope="session")
-def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with TorchAO and the patch, without TorchAO's CUDA libraries."""
-    folder = tmp_path_factory.mktemp("patched")
-    package = Path(torchao.__file__).parent
-    shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
-    subprocess.run(["git", "apply", str(PATCH)], cwd=folder, check=True)
-    return folder
 
 
 def run_example(
