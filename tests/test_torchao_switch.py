@@ -364,10 +364,13 @@ def test_export(element: Any) -> None:
     with switch.enabled(), torch.no_grad():
         program = torch.export.export(quantized(element), (activations(),))
         program = program.run_decompositions({})
-        nodes = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-        casts = [node.split(".")[1] for node in nodes if node.startswith("aten_mx.")]
-        # The second is the weight's dequantization for the emulated multiplication.
-        assert casts == 2 * ["quantize_mx", "dequantize_mx", "dequantize_mx"]
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        casts = [node for node in calls if str(node.target).startswith("aten_mx.")]
+        # The last is the weight's, which the emulated multiplication dequantizes.
+        names = ["quantize_mx", "dequantize_mx", "dequantize_mx"]
+        assert [str(node.target).split(".")[1] for node in casts] == 2 * names
+        swizzles = [node.kwargs.get("swizzle_type", 0) for node in casts]
+        assert swizzles == 2 * [0, 0, 1]
         file = io.BytesIO()
         torch.export.save(program, file)
     file.seek(0)
