@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -201,10 +200,10 @@ def enable() -> None:
         theirs = found[name]
         if not isinstance(theirs, FunctionType) or _signature(theirs) != _signature(ours):
             signature = inspect.signature(theirs) if callable(theirs) else " missing"
+            version = importlib.import_module("torchao").__version__
             raise RuntimeError(
-                f"torchao {importlib.metadata.version('torchao')} has {name}{signature}, but "
-                f"aten_mx replaces {ours.__name__}{inspect.signature(ours)}, that of torchao 0.18; "
-                "nothing was switched"
+                f"torchao {version} has {name}{signature}, but aten_mx replaces {ours.__name__}"
+                f"{inspect.signature(ours)}, that of torchao 0.18; nothing was switched"
             )
     for name, (_, code) in _CODE.items():
         _switched[found[name]] = found[name].__code__
@@ -297,6 +296,5 @@ _CODE: dict[str, tuple[Callable[..., Any], CodeType]] = {
     "MXTensor.dequantize": (dequantize, _dequantize.__code__),
 }
 """By the name in TorchAO's module: what stands in for it, and the code that calls that."""
-
 _switched: dict[Any, CodeType] = {}
 """TorchAO's functions with the code they had; empty while the switch is off."""
