@@ -83,6 +83,7 @@ calls = mxdev.calls
         ("load_scaled_mm", "auto fp8 eager: equal bits; ran 2 scaled_mm\n", ""),
         ("load_kernels", "", "scaled_mm"),  # the CPU, asked in its place, refuses
     ],
+    ids=["quantize_mx", "scaled_mm"],
 )
 def test_without_a_kernel(
     loaded: str, stdout: str, stderr: str, builds: dict[str, str], tmp_path: Path
