@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,11 +42,13 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with TorchAO and ``rfc/torchao.patch``, without TorchAO's CUDA libraries."""
+    from support import apply_patch  # imports the package: not before its environment is set
+
     folder = tmp_path_factory.mktemp("patched")
     spec = importlib.util.find_spec("torchao")
     assert spec is not None
     assert spec.submodule_search_locations is not None
     package = spec.submodule_search_locations[0]
     shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
-    subprocess.run(["git", "apply", str(TORCHAO_PATCH)], cwd=folder, check=True)
+    apply_patch(TORCHAO_PATCH, folder)
     return folder

@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support import run_python
+from support import apply_patch, run_python
 
 ROOT = Path(__file__).parents[1]
 PATCH = ROOT / "rfc" / "torchtitan.patch"
@@ -59,7 +58,7 @@ def patched_titan(patched: Path, tmp_path_factory: pytest.TempPathFactory) -> st
     assert spec.submodule_search_locations is not None
     folder = tmp_path_factory.mktemp("torchtitan")
     shutil.copytree(spec.submodule_search_locations[0], folder / "torchtitan")
-    subprocess.run(["git", "apply", str(PATCH)], cwd=folder, check=True)
+    apply_patch(PATCH, folder)
     folders = (folder, patched, ROOT / "examples" / "cpp_backend")
     return os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
 
