@@ -34,27 +34,30 @@ BACKEND_KEYS = tuple(
 )
 """Dispatch keys under which a device's kernel can be registered."""
 
+switches: set[str] = set()
+"""Integrations that are on: the same call is then traced into other ops."""
+
 
 @functools.cache
 def _source_digest() -> str:
     # All modules but the demo's: whichever of them is traced, none can be forgotten.
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    folders = ("", "backends/**/", "integrations/**/")
-    for source in sorted(file for folder in folders for file in package.glob(f"{folder}*.py")):
+    folders = ("*.py", "backends/**/*.py", "integrations/*.py")
+    for source in sorted(path for folder in folders for path in package.glob(folder)):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def cache_tag() -> str:
-    """This package's part of the cache key: its sources, and the kernels registered right now."""
+    """This package's part of the cache key: its sources, the kernels and switches of right now."""
     kernels = [
         f"{op.name().split('::')[1]}@{key}"
         for op in OVERLOADS
         for key in BACKEND_KEYS
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
     ]
-    return "+".join((_TAG + _source_digest(), *kernels))
+    return "+".join((_TAG + _source_digest(), *kernels, *sorted(switches)))
 
 
 def tag_compile_caches() -> None:
@@ -65,6 +68,14 @@ def tag_compile_caches() -> None:
     config = torch.compiler.config
     users = [tag for tag in config.cache_key_tag.split(";") if tag and not tag.startswith(_TAG)]
     config.cache_key_tag = ";".join([*users, cache_tag()])
+
+
+def forget_compiled() -> None:
+    """No graph made under other registrations or switches may run; on disk the tag sees to it."""
+    for op in OVERLOADS:
+        op._dispatch_cache.clear()
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
 
 
 def _tag_when_compiling(callbacks: ModuleType) -> None:

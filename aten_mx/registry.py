@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from aten_mx.backends import composite
-from aten_mx.compiler import BACKEND_KEYS
+from aten_mx.compiler import BACKEND_KEYS, forget_compiled
 from aten_mx.formats import FORMAT_OF_DTYPE
 
 OPS = ("quantize_mx", "dequantize_mx")
@@ -68,7 +67,7 @@ class KernelHandle:
                 functools.update_wrapper(kernel, fn)
                 self._library.impl(name, kernel, dispatch_key)
         _registered.append(self)
-        _forget_compiled(op)
+        forget_compiled()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel, past the dispatcher and the validation."""
@@ -88,7 +87,7 @@ class KernelHandle:
         self._library._destroy()
         self._library = None
         _registered.remove(self)
-        _forget_compiled(self.op)
+        forget_compiled()
 
 
 def register_kernel(
@@ -219,15 +218,6 @@ def _who(overload: str, dispatch_key: str) -> str:
     dump = torch._C._dispatch_dump(f"aten_mx::{overload}")
     match = re.search(rf"^{dispatch_key}: (registered at .*?) ::", dump, re.MULTILINE)
     return match[1] if match else "registered elsewhere"
-
-
-def _forget_compiled(op: str) -> None:
-    """No graph made under other registrations may run; those on disk have another tag."""
-    packet = getattr(torch.ops.aten_mx, op)
-    for overload in (packet.default, packet.format):
-        overload._dispatch_cache.clear()
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
 
 
 def _adapt_quantize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ import torch
 # for the native one. Processes that tests start inherit it. ATEN_MX_TEST_CPU=require runs them all
 # on the native kernel, behind its validation.
 os.environ["ATEN_MX_CPU"] = os.environ.get("ATEN_MX_TEST_CPU", "off")
+
+TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +36,29 @@ def fresh_compiler() -> Iterator[None]:
     with torch._inductor.config.patch(force_disable_caches=True):
         yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of processes that load ``examples/cpp_backend``: all workers of a run share one
+    build, made by the first."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    # One thread: the tensors are small, and the tests' processes fill the cores.
+    return {"MXDEV_BUILD": str(folder / "cpp_backend"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="session")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with TorchAO and ``rfc/torchao.patch``, without TorchAO's CUDA libraries."""
+    from support import apply_patch  # imports the package: not before its environment is set
+
+    folder = tmp_path_factory.mktemp("patched")
+    spec = importlib.util.find_spec("torchao")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    package = spec.submodule_search_locations[0]
+    shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
+    apply_patch(TORCHAO_PATCH, folder)
+    return folder

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from cases import SCALAR_TYPES
 from samples import (
     DEQUANTIZE,
@@ -29,6 +30,10 @@ from samples import (
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch.nn.functional import ScalingType, SwizzleType
+
+import aten_mx
+from aten_mx import reference
 
 E4M3 = torch.float8_e4m3fn
 
@@ -252,6 +257,55 @@ def test_export(calls: Calls, tmp_path: Path) -> None:
     calls.new()
     check_same(loaded.module()(x), expected)
     assert calls.new() == (1, 1)
+
+
+# --- the multiplication of what the kernels give --------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [E4M3, torch.float4_e2m1fn_x2], ids=["fp8", "fp4"])
+@pytest.mark.parametrize("shape", [(5, 64, 3), (130, 160, 48), (1, 544, 257)], ids=str)
+def test_scaled_mm(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Both ops against the reference, on numbers whose products are exact; several tiles."""
+    import mxdev
+
+    mxdev.load_scaled_mm()
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(6)
+    x, weight = (torch.randint(-4, 5, (rows, k), generator=generator).float() for rows in (m, n))
+    bias = torch.arange(n).to(torch.bfloat16)
+    sides = [
+        aten_mx.quantize_mx(t, dtype=dtype, scale_calculation_mode="rceil", swizzle_type=1)
+        for t in (x, weight)
+    ]
+    (a, scale_a), (b, scale_b) = sides
+    tiles, block = SwizzleType.SWIZZLE_32_4_4, ScalingType.BlockWise1x32
+    recipes = (scale_a, block, scale_b, block, tiles, tiles)
+    expected = reference.scaled_mm(a, b.t(), *recipes, bias=bias)
+    if dtype is E4M3:
+        assert torch.equal(expected, (x @ weight.t() + bias).to(torch.bfloat16))
+    a, b, scale_a, scale_b, bias = (t.to("mxdev") for t in (a, b, scale_a, scale_b, bias))
+    recipes = (scale_a, block, scale_b, block, tiles, tiles)
+    check_same(F.scaled_mm(a, b.t(), *recipes, bias=bias), expected)
+    v1 = torch._scaled_mm(a, b.t(), scale_a, scale_b, bias=bias, out_dtype=torch.bfloat16)
+    check_same(v1, expected)
+
+
+def test_scaled_mm_errors() -> None:
+    """What the device's multiplication can't do it says; the CPU isn't asked instead."""
+    import mxdev
+
+    mxdev.load_scaled_mm()
+    a, scale = aten_mx.quantize_mx(torch.ones(128, 128, device="mxdev"), swizzle_type=1)
+    tiles, block = SwizzleType.SWIZZLE_32_4_4, ScalingType.BlockWise1x32
+    with pytest.raises(ValueError, match="this device knows BlockWise1x32 with swizzled scales"):
+        F.scaled_mm(a, a.t(), scale, block, scale, block)
+    with pytest.raises(ValueError, match="a swizzled scale of 128 rows and 4 columns"):
+        F.scaled_mm(a, a.t(), scale[1:], block, scale, block, tiles, tiles)
+    with pytest.raises(ValueError, match="contraction dimension contiguous"):
+        F.scaled_mm(a, a, scale, block, scale, block, tiles, tiles)
+    half = aten_mx.quantize_mx(torch.ones(128, 64, device="mxdev"), swizzle_type=1)
+    with pytest.raises(ValueError, match=r"got shapes \[128, 64\] and \[128, 128\]"):
+        F.scaled_mm(half[0], a.t(), half[1], block, scale, block, tiles, tiles)
 
 
 # --- the device itself ----------------------------------------------------------------------------

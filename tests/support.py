@@ -38,3 +38,9 @@ def run_python(program: str, *arguments: str, cwd: Path | None = None, **environ
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def apply_patch(patch: Path, folder: Path) -> None:
+    """Apply a patch to the packages in ``folder``, whatever repository that lies in."""
+    alone = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    subprocess.run(["git", "apply", str(patch)], cwd=folder, env=os.environ | alone, check=True)

@@ -6,7 +6,6 @@ device most is asked by ``cpp_device_checks.py``, in one process.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -18,16 +17,6 @@ EXAMPLE = HERE.parent / "examples" / "cpp_backend"
 FOLDERS = f"import sys; sys.path[:0] = [{str(EXAMPLE)!r}, {str(HERE)!r}]\n"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the example is built for Linux")
-
-
-@pytest.fixture(scope="session")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of the processes: all workers of a run share one build, made by the first."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    # One thread: the tensors are small, and the tests' processes fill the cores.
-    return {"MXDEV_BUILD": str(folder / "cpp_backend"), "OMP_NUM_THREADS": "1"}
 
 
 def run(program: str, builds: dict[str, str], *arguments: str) -> list[str]:

@@ -277,12 +277,20 @@ def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["test_errors.py", "test_cases.py", "test_transforms.py", "test_alias.py"]
+    "selection",
+    [
+        "test_errors.py",
+        "test_cases.py",
+        "test_transforms.py",
+        "test_alias.py",
+        "test_torchao_switch.py -k gives",
+    ],
 )
-def test_the_contract_on_the_native_kernel(native_build: dict[str, str], file: str) -> None:
+def test_the_contract_on_the_native_kernel(native_build: dict[str, str], selection: str) -> None:
     """The tests of the emulated kernel; of the errors too, whose texts C++ has for itself."""
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", file],
+        [sys.executable, "-m", "pytest", *options],
         cwd=Path(__file__).parent,
         env={**os.environ, **native_build, "ATEN_MX_TEST_CPU": "require"},
         capture_output=True,

@@ -1,4 +1,5 @@
-"""What other libraries are told about the ops; each module loads with its library."""
+"""Other libraries on these ops. DTensor is told about them when it is imported, TorchAO only when it
+is switched over; neither is imported from here."""
 
 from types import ModuleType
 

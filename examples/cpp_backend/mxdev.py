@@ -1,9 +1,10 @@
-"""The device ``mxdev``: builds and loads device.cpp and kernels.cpp, and names the device.
+"""The device ``mxdev``: builds and loads the C++ files of this folder, and names the device.
 
     import mxdev
 
-    mxdev.load_device()   # torch.ones(2, device="mxdev") works
-    mxdev.load_kernels()  # before `import aten_mx` or after it
+    mxdev.load_device()     # torch.ones(2, device="mxdev") works
+    mxdev.load_kernels()    # before `import aten_mx` or after it
+    mxdev.load_scaled_mm()  # torch.nn.functional.scaled_mm of what they give
 
 Libraries are built once and kept in ``$MXDEV_BUILD``, else in a folder of the user's own under the
 system's temporary one. Only ``g++`` (or ``$CXX``) is needed.
@@ -19,6 +20,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -108,8 +110,31 @@ def load_kernels(dispatch_key: str = "PrivateUse1") -> ctypes.CDLL:
         The library, for its two counters: ``quantize_mx_calls()`` and ``dequantize_mx_calls()``.
     """
     library = build("kernels.cpp", f"MX_DISPATCH_KEY={dispatch_key}")
+    return _load(library, "quantize_mx", "dequantize_mx")
+
+
+def load_scaled_mm() -> ctypes.CDLL:
+    """Register the device's matrix multiply of MX operands, which TorchAO's MX linears call.
+
+    Returns:
+        The library, for its two counters: ``scaled_mm_calls()`` and ``scaled_mm_v2_calls()``.
+    """
+    return _load(build("scaled_mm.cpp"), "scaled_mm", "scaled_mm_v2")
+
+
+def calls() -> dict[str, int]:
+    """How often each kernel that is loaded has run."""
+    return {kernel: count() for kernel, count in _counters.items()}
+
+
+_counters: dict[str, Callable[[], int]] = {}
+
+
+def _load(library: Path, *kernels: str) -> ctypes.CDLL:
     torch.ops.load_library(library)
-    counters = ctypes.CDLL(str(library))
-    for counter in (counters.quantize_mx_calls, counters.dequantize_mx_calls):
+    loaded = ctypes.CDLL(str(library))
+    for kernel in kernels:
+        counter = getattr(loaded, f"{kernel}_calls")
         counter.restype = ctypes.c_int64
-    return counters
+        _counters[kernel] = counter
+    return loaded

@@ -7,3 +7,5 @@ import mxdev
 
 mxdev.load_device()
 mxdev.load_kernels()
+mxdev.load_scaled_mm()
+calls = mxdev.calls
