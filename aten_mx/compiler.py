@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any

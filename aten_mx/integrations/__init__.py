@@ -1,5 +1,4 @@
-"""Other libraries on these ops. DTensor is told about them when it is imported, TorchAO only when it
-is switched over; neither is imported from here."""
+"""Other libraries on these ops: DTensor from its import on, TorchAO once it is switched over."""
 
 from types import ModuleType
 
