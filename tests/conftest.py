@@ -62,3 +62,22 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
     apply_patch(TORCHAO_PATCH, folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import parity
+
+    parity.mark_items(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    import parity
+
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if getattr(report, "when", "") == "call"
+    ]
+    for line in parity.table(reports):
+        terminalreporter.write_line(line)

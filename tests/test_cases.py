@@ -43,6 +43,7 @@ def describe(case: QuantizeCase | DequantizeCase, how: str, *pairs: tuple[Array,
     return f"{case.name} ({case.source}), {how}: got {actual}, expected {expected}"
 
 
+@pytest.mark.proves("emulated", "quantize_mx")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -82,6 +83,7 @@ def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.proves("emulated", "dequantize_mx")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_dequantize_cases(fmt: str, dtype: str) -> None:

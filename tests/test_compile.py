@@ -68,6 +68,7 @@ def hard_blocks() -> Tensor:
     return x
 
 
+@pytest.mark.proves("emulated, compiled")
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_every_format_and_mode(fmt: str) -> None:
     """Also under flush-to-zero: neither a constant the compiler folds nor a step is subnormal."""

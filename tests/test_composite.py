@@ -117,6 +117,7 @@ def check_blocks(bits: Array, value: Array, fmt: str, mode: str, dtype: str) -> 
     )
 
 
+@pytest.mark.proves("emulated", "quantize_mx")
 @pytest.mark.parametrize("dtype", SIXTEEN_BIT)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -124,6 +125,7 @@ def test_quantize_every_16_bit_pattern(fmt: str, mode: str, dtype: str) -> None:
     check_blocks(blocks_of(dtype), values_of(dtype), fmt, mode, dtype)
 
 
+@pytest.mark.proves("emulated", "quantize_mx")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_quantize_every_float32_exponent(fmt: str, mode: str) -> None:
@@ -152,6 +154,7 @@ def test_ladder_covers_every_pattern() -> None:
         assert len(others) >= 2 * (FLOATS[dtype].infinity - top_binade)
 
 
+@pytest.mark.proves("emulated", "quantize_mx")
 @pytest.mark.usefixtures("flush_denormal")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
@@ -166,6 +169,7 @@ def test_quantize_flushing_subnormals(fmt: str, mode: str, dtype: str) -> None:
 # --- dequantize -----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("emulated", "dequantize_mx")
 @pytest.mark.usefixtures("flush_denormal")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -216,6 +220,7 @@ def random_bits(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> Array:
     return bits.astype(layout.storage)
 
 
+@pytest.mark.proves("emulated")
 @pytest.mark.parametrize("fmt", FORMATS)
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(data=st.data())

@@ -77,6 +77,7 @@ def test_a_kernel_that_raises_fails_its_cases_alone() -> None:
     assert len(report.failures) == len(report.results) // 6
 
 
+@pytest.mark.proves("emulated")
 def test_the_emulated_kernel_passes() -> None:
     """On the CPU, all checks but those that compile (other tests do); one report."""
     report = check_kernel("cpu", checks=[name for name in CHECKS if name != "compiled"])
@@ -105,6 +106,7 @@ def conformance(*arguments: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.proves("example in NumPy")
 def test_the_example_in_one_file_passes(tmp_path: Path) -> None:
     """``examples/python_backend``, through the command, all checks; the JSON has every case."""
     assert len((EXAMPLE / "numpy_backend.py").read_text().splitlines()) < 60

@@ -40,6 +40,7 @@ print("exit status", int(status))
 """
 
 
+@pytest.mark.proves("example device in C++")
 def test_device(builds: dict[str, str]) -> None:
     """Bytes, errors, autograd, vmap, compilers and files; a failure there is printed here."""
     checks = str(HERE / "cpp_device_checks.py")
@@ -163,6 +164,7 @@ print(main(["conformance", *arguments]))
 """
 
 
+@pytest.mark.proves("example device in C++")
 def test_conformance(builds: dict[str, str]) -> None:
     """All checks but the maxima, which take minutes here; ``test_device`` has as many values."""
     *_, summary, code = run(CONFORMANCE, builds)

@@ -171,6 +171,7 @@ def has_capability(name: str) -> bool:
 
 
 # Each instruction set, thread count and FTZ setting, and not their product.
+@pytest.mark.proves("native CPU")
 @pytest.mark.parametrize(
     ("capability", "threads", "flush"),
     [("default", 1, False), ("avx2", 2, True), ("avx512", 1, True), ("avx512", 2, False)],
