@@ -24,8 +24,10 @@ ONE = tl.constexpr(1)  # the interpreter cannot shift a plain int by a constexpr
 def float32_bits(x):
     """The bits as float32 of what was loaded; bfloat16 comes as int16, its bits."""
     if x.dtype == tl.int16:
-        return x.to(tl.int32) << 16
-    return x.to(tl.float32).to(tl.int32, bitcast=True)
+        bits = x.to(tl.int32) << 16
+    else:
+        bits = x.to(tl.float32).to(tl.int32, bitcast=True)
+    return bits
 
 
 @triton.jit
@@ -88,9 +90,10 @@ def encode(
     tl.static_assert(surplus % 256 == 0)
     codes = tl.minimum(codes, tl.where(is_nan, NAN_CODE, MAX_CODE) + surplus)
     if SIGN_SHIFT == 0:
-        return tl.where(bits < 0, -codes, codes)
-    sign_bit = tl.where(is_nan, 0, 1 << (31 - SIGN_SHIFT))
-    return codes | (bits >> SIGN_SHIFT) & sign_bit
+        codes = tl.where(bits < 0, -codes, codes)
+    else:
+        codes |= (bits >> SIGN_SHIFT) & tl.where(is_nan, 0, 1 << (31 - SIGN_SHIFT))
+    return codes
 
 
 @triton.jit
@@ -150,12 +153,14 @@ def decode(
 
 @triton.jit
 def round_to(bits, dtype: tl.constexpr):
-    """The float32 numbers with these bits, rounded once to ``dtype``, ties to even."""
+    """The float32 numbers with these bits, rounded once to ``dtype``, ties to even; int16 stands
+    for bfloat16's bits."""
     if dtype == tl.float32:
-        return bits.to(tl.float32, bitcast=True)
-    if dtype == tl.bfloat16:
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        values = bits.to(tl.float32, bitcast=True)
+    elif dtype == tl.int16:
+        values = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).to(tl.int16)
     else:
         rounded = bits.to(tl.float32, bitcast=True).to(tl.float16).to(tl.int16, bitcast=True)
-        bits = tl.where(bits == QUIET_NAN, 0x7E00, rounded)
-    return bits.to(tl.int16).to(dtype, bitcast=True)
+        values = tl.where(bits == QUIET_NAN, 0x7E00, rounded).to(tl.int16)
+        values = values.to(tl.float16, bitcast=True)
+    return values

@@ -58,9 +58,15 @@ class Launch(NamedTuple):
     arguments: dict[str, Any]
     num_warps: int
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Triton's compile options. No fusion: each fused step is spelled out, and Triton 3.9 warns
+        where the option is left open."""
+        return {"num_warps": self.num_warps, "enable_fp_fusion": False}
+
     def run(self) -> None:
         """Start the kernel, on the current device."""
-        self.kernel[self.grid](**self.arguments, num_warps=self.num_warps)
+        self.kernel[self.grid](**self.arguments, **self.options)
 
 
 class _Dimensions(NamedTuple):
@@ -113,8 +119,7 @@ def quantize_launch(
     tiling = _tiling(dims, columns, block_size, x.numel(), flat, strided, swizzled, target)
     convert = "" if target.backend != "cuda" else _convert_ptx(element, int(target.arch))
     arguments = dict(
-        # Its bits: the interpreter's conversion of bfloat16 flushes subnormals.
-        x_ptr=x.view(torch.int16) if x.dtype is torch.bfloat16 else x,
+        x_ptr=_bits(x),
         output_ptr=output,
         scale_ptr=scale,
         row_stride=row_stride,
@@ -160,7 +165,7 @@ def dequantize_launch(
     arguments = dict(
         payload_ptr=payload,
         scale_ptr=scale,
-        output_ptr=output,
+        output_ptr=_bits(output),
         payload_row_stride=row_stride,
         scale_row_stride=scale_row_stride,
         payload_column_stride=stride,
@@ -288,6 +293,11 @@ def _tiling(
         ),
         max(1, threads // target.warp_size),
     )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The interpreter's conversion from bfloat16 flushes subnormals, so the kernels see bits."""
+    return tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor
 
 
 def _convert_ptx(element: dict[str, int], capability: int) -> str:
