@@ -1,9 +1,8 @@
 """The arithmetic of a block, in Triton: scale bytes, codes, values, on the bits of float32 numbers.
 
-Integers throughout, and float32 steps only where they are exact and meet no subnormal: so the bytes
-are the contract's on every target, in Triton's interpreter (whose own float8 casts are wrong), and
-where a machine flushes subnormals. ``scaled`` alone multiplies numbers as they are; it is for
-NVIDIA's converts, and its multiplication keeps subnormals there.
+Integers, and float32 steps that are exact: so the bytes are the contract's on every target, and in
+Triton's interpreter, whose own float8 casts are wrong. Steps that may meet a subnormal are taken in
+integers where the target ``FLUSHES``.
 """
 
 import triton
@@ -15,9 +14,10 @@ MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 INFINITY = tl.constexpr(0x7F800000)  # also the mask of the exponent field
 QUIET_NAN = tl.constexpr(0x7FC00000)
 MIN_NORMAL = tl.constexpr(0x00800000)
+HALF_MIN_NORMAL = tl.constexpr(0x00400000)
+INT32_MIN = tl.constexpr(-0x80000000)
 SUBNORMAL_EXPONENT = tl.constexpr(149)  # a subnormal is its bits, as an integer, times 2^-149
 E8M0_NAN = tl.constexpr(255)
-ONE = tl.constexpr(1)  # the interpreter cannot shift a plain int by a constexpr
 
 
 @triton.jit
@@ -45,6 +45,35 @@ def scale_byte(amax, ADDEND: tl.constexpr, EMAX: tl.constexpr):
 
 
 @triton.jit
+def scaled_magnitude(
+    bits, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr, FLUSHES: tl.constexpr
+):
+    """``|v| * 2^-X`` as float32, of numbers with these float32 bits; exact as far as it matters: what
+    becomes subnormal is far below the smallest code. ``FLUSHES``: the target's multiplication may
+    take a subnormal for zero."""
+    magnitude = bits & MAGNITUDE
+    if FLUSHES:
+        # A subtraction on the bits, with a bound that keeps them those of a normal number. Read as
+        # if it had a leading one, a subnormal (or zero) is c/2 + m/2 where it should be m, with c
+        # the smallest number that has a leading one: 2w - c is right, and at least w for others.
+        lowest: tl.constexpr = (EXPONENT_BIAS - BIAS - MANTISSA - 3) << MANTISSA_BITS
+        offset = (byte - EXPONENT_BIAS) << MANTISSA_BITS
+        w = tl.maximum(magnitude - offset, lowest).to(tl.float32, bitcast=True)
+        least = tl.maximum(MIN_NORMAL - offset, lowest).to(tl.float32, bitcast=True)
+        w = tl.minimum(w, tl.fma(w, 2.0, -least))
+    else:
+        w = magnitude.to(tl.float32, bitcast=True) * reciprocal(byte)
+    return w
+
+
+@triton.jit
+def reciprocal(byte):
+    """``2^-X`` as float32; subnormal for the largest scale byte, 254, which only INT8 has."""
+    bits = (2 * EXPONENT_BIAS - byte) << MANTISSA_BITS
+    return tl.where(byte == 2 * EXPONENT_BIAS, HALF_MIN_NORMAL, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def encode(
     bits,
     byte,
@@ -54,41 +83,31 @@ def encode(
     MAX_CODE: tl.constexpr,
     NAN_CODE: tl.constexpr,
     SIGN_SHIFT: tl.constexpr,
+    FLUSHES: tl.constexpr,
 ):
-    """Codes, in the low bits of int32, of elements with these float32 bits.
-
-    ``w = |v| * 2^(BIAS - X)`` has the exponent field ``127 + f`` where the code has ``f``;
-    multiplying by the power of two is a subtraction on the bits.
-    """
+    """Codes, in the low eight bits of int32, of elements with these float32 bits."""
     dropped: tl.constexpr = MANTISSA_BITS - MANTISSA
-    lowest: tl.constexpr = (EXPONENT_BIAS - MANTISSA - 3) << MANTISSA_BITS  # all below rounds to zero
-    is_nan = byte == E8M0_NAN
-    offset = (byte - (EXPONENT_BIAS + BIAS)) << MANTISSA_BITS
-    # In a block of NaN a bound of each step, one for a block, turns every element into NAN_CODE.
-    low = lowest
-    if NAN_CODE != 0:
-        low = tl.where(is_nan, (EXPONENT_BIAS + (1 << EXPONENT_BITS)) << MANTISSA_BITS, lowest)
-    w_bits = tl.maximum((bits & MAGNITUDE) - offset, low)
-    w = w_bits.to(tl.float32, bitcast=True)
-    # Read as if it had a leading one, a subnormal (or zero) is c/2 + m/2 where it should be m, with
-    # c the smallest number that has a leading one. 2w - c is right for it, and at least w for
-    # every other number.
-    least = tl.maximum(MIN_NORMAL - offset, lowest).to(tl.float32, bitcast=True)
-    w = tl.minimum(w, tl.fma(w, 2.0, -least))
-    w_bits = w.to(tl.int32, bitcast=True)
-    # One addition of a large power of two rounds to MANTISSA bits, ties to even; that of the
-    # smallest normal code's binade gives the subnormal codes too.
+    smallest: tl.constexpr = (EXPONENT_BIAS - BIAS + 1) << MANTISSA_BITS  # normal power of two
+    w = scaled_magnitude(bits, byte, MANTISSA, BIAS, FLUSHES)
+    # One addition rounds to MANTISSA bits, ties to even: of w's power of two times 2^dropped. That
+    # of the smallest normal code gives the subnormal codes too.
     if EXPONENT_BITS == 1:
-        ulp_bits = tl.full((), (EXPONENT_BIAS + 1) << MANTISSA_BITS, tl.int32)  # INT8: one binade
+        power = tl.full((), smallest, tl.int32)  # INT8: one binade
     else:
-        ulp_bits = tl.maximum(w_bits & INFINITY, (EXPONENT_BIAS + 1) << MANTISSA_BITS)
-    rounded = tl.fma(ulp_bits.to(tl.float32, bitcast=True), ONE << dropped, w)
-    codes = rounded.to(tl.int32, bitcast=True) - ulp_bits + (ulp_bits >> dropped)
-    # The sum's fraction is the significand, leading one included. What is left to subtract has no
-    # bit among the low eight, where the code is.
-    surplus: tl.constexpr = (dropped << MANTISSA_BITS) + ((EXPONENT_BIAS + 1) << MANTISSA)
-    tl.static_assert(surplus % 256 == 0)
-    codes = tl.minimum(codes, tl.where(is_nan, NAN_CODE, MAX_CODE) + surplus)
+        power = tl.maximum(w.to(tl.int32, bitcast=True) & INFINITY, smallest)
+    # The sum's fraction is the significand, leading one included; adding the power's exponent makes
+    # it the code plus a surplus. An even addend in units of the last place, which is no more than a
+    # larger constant to multiply with, makes that a multiple of 256: so it needs no subtraction.
+    excess: tl.constexpr = (dropped << MANTISSA_BITS) + ((EXPONENT_BIAS - BIAS + 1) << MANTISSA)
+    addend: tl.constexpr = -excess % 256
+    tl.static_assert(addend % 2 == 0)
+    factor: tl.constexpr = 2.0**dropped + addend * 2.0**-MANTISSA
+    rounded = tl.fma(power.to(tl.float32, bitcast=True), factor, w)
+    codes = rounded.to(tl.int32, bitcast=True) - power + (power >> dropped)
+    # The bound saturates. In a block of NaN it is below everything: all become NAN_CODE.
+    is_nan = byte == E8M0_NAN
+    bound = tl.where(is_nan, INT32_MIN + NAN_CODE, MAX_CODE + excess + addend)
+    codes = tl.minimum(codes, bound)
     if SIGN_SHIFT == 0:
         codes = tl.where(bits < 0, -codes, codes)
     else:
@@ -101,14 +120,13 @@ def scaled(bits, byte, NAN_CODE: tl.constexpr):
     """``v * 2^-X`` as float32, for a hardware convert: every element of a block of NaN is NaN, or 0
     where the format has no NaN."""
     is_nan = byte == E8M0_NAN
-    # A normal number: only INT8, which has no such convert, has scale bytes up to 254.
-    factor = (2 * EXPONENT_BIAS - byte) << MANTISSA_BITS
+    factor = reciprocal(byte)
     if NAN_CODE == 0:
         bits = tl.where(is_nan, 0, bits)
-        factor = tl.where(is_nan, 0, factor)
+        factor = tl.where(is_nan, 0.0, factor)
     else:
-        factor = tl.where(is_nan, QUIET_NAN, factor)
-    return bits.to(tl.float32, bitcast=True) * factor.to(tl.float32, bitcast=True)
+        factor = tl.where(is_nan, float("nan"), factor)
+    return bits.to(tl.float32, bitcast=True) * factor
 
 
 @triton.jit

@@ -189,7 +189,7 @@ def target_of(backend: str, arch: int | str) -> Target:
     """Triton's target of that name, such as ``("cuda", 90)`` or ``("hip", "gfx950")``."""
     from aten_mx.backends.triton.launch import Target
 
-    return Target(backend, arch, 64 if backend == "hip" else 32)
+    return Target(backend, arch, 64 if backend == "hip" else 32, backend not in ("cuda", "hip"))
 
 
 @functools.cache

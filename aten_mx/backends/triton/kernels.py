@@ -98,6 +98,7 @@ def quantize_kernel(
     ADDEND: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     CONVERT: tl.constexpr,
+    FLUSHES: tl.constexpr,
     SWIZZLED: tl.constexpr,
     STRIDED: tl.constexpr,
     ORDER: tl.constexpr,
@@ -138,6 +139,7 @@ def quantize_kernel(
             MAX_CODE,
             NAN_CODE,
             SIGN_SHIFT,
+            FLUSHES,
         )
         if CODES_PER_BYTE == 2:
             even, odd = tl.split(tl.reshape(codes, (ROWS, COLUMNS // 2, 2)))

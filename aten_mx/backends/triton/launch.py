@@ -24,11 +24,18 @@ _STRIDED_ELEMENTS = 64  # a thread's, where it holds whole blocks
 
 
 class Target(NamedTuple):
-    """What a kernel is compiled for: Triton's backend name, architecture and threads of a warp."""
+    """What a kernel is compiled for."""
 
     backend: str
+    """Triton's name: ``cuda``, ``hip`` or ``xpu``; or ``interpreter``."""
+
     arch: int | str
+    """Compute capability times ten, or AMD's name."""
+
     warp_size: int
+    flushes: bool
+    """Whether a float32 multiplication may take subnormals for zero. NVIDIA's and AMD's, as Triton
+    compiles it, does not; no test says so of the others."""
 
 
 class Tile(NamedTuple):
@@ -127,6 +134,7 @@ def quantize_launch(
         outer_strides=dims.outer_strides[0],
         ADDEND=addend,
         CONVERT=convert,
+        FLUSHES=target.flushes,
         **tiling.arguments,
         **{name: element[name] for name in _QUANTIZE_CONSTANTS},
     )
