@@ -134,23 +134,50 @@ def decode(
     codes,
     byte,
     MANTISSA: tl.constexpr,
+    EXPONENT_BITS: tl.constexpr,
     BIAS: tl.constexpr,
     MAX_CODE: tl.constexpr,
     INF_CODE: tl.constexpr,
     NAN_CODE: tl.constexpr,
     SIGN_SHIFT: tl.constexpr,
+    FLUSHES: tl.constexpr,
 ):
     """Float32 bits of the numbers with these codes (int32) and scale bytes."""
     if SIGN_SHIFT == 0:
         magnitude = tl.abs(codes)
     else:
         magnitude = codes & (MAGNITUDE >> SIGN_SHIFT)
-    # The code's value, normal in float32. A subnormal code, read as if it had a leading one, is
-    # c/2 + m/2 where it should be m, as in encode.
-    shift: tl.constexpr = MANTISSA_BITS - MANTISSA
-    w = ((magnitude << shift) + ((EXPONENT_BIAS - BIAS) << MANTISSA_BITS)).to(
-        tl.float32, bitcast=True
-    )
+    sign = (codes << SIGN_SHIFT) & ~MAGNITUDE
+    if FLUSHES:
+        bits = _product(magnitude, byte, MANTISSA, BIAS) | sign
+    else:
+        if SIGN_SHIFT == 0:
+            # An integer k as the fraction of 1.5 * 2^23 + k, and back: k / 64.
+            shifted: tl.constexpr = 0x4B400000
+            value = (codes + shifted).to(tl.float32, bitcast=True)
+            value = tl.fma(value, 2.0**-MANTISSA, -1.5 * 2.0 ** (MANTISSA_BITS - MANTISSA))
+        else:
+            # The code's fields in the place of float32's: off by a power of two alone.
+            narrow: tl.constexpr = 8 - EXPONENT_BITS
+            fields = ((codes << SIGN_SHIFT) >> narrow) & ((MAGNITUDE >> narrow) - MAGNITUDE - 1)
+            value = fields.to(tl.float32, bitcast=True) * 2.0 ** (EXPONENT_BIAS - BIAS)
+        scale = tl.where(byte == 0, HALF_MIN_NORMAL, byte << MANTISSA_BITS)
+        bits = (value * scale.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
+    is_nan = byte == E8M0_NAN
+    if INF_CODE != 0:
+        bits = tl.where(magnitude == INF_CODE, INFINITY | sign, bits)
+    if NAN_CODE != 0:
+        last: tl.constexpr = MAX_CODE if INF_CODE == 0 else INF_CODE
+        is_nan = magnitude > tl.where(is_nan, -1, last)
+    return tl.where(is_nan, QUIET_NAN, bits)
+
+
+@triton.jit
+def _product(magnitude, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr):
+    """Float32 bits of the magnitudes of these codes times the scale, without a subnormal."""
+    # The code's value, normal in float32; a subnormal code as in scaled_magnitude.
+    w = (magnitude << (MANTISSA_BITS - MANTISSA)) + ((EXPONENT_BIAS - BIAS) << MANTISSA_BITS)
+    w = w.to(tl.float32, bitcast=True)
     w = tl.minimum(w, tl.fma(w, 2.0, -(2.0 ** (1 - BIAS))))
     # Where the product with the scale is subnormal or zero its bits are the product in units of
     # 2^-149: an integer, which an addition of 2^23 puts into the fraction field. Above the capped
@@ -161,12 +188,7 @@ def decode(
     # Where it is normal or overflows: add exponents, with the sum capped at infinity.
     exponent = (byte - EXPONENT_BIAS) << MANTISSA_BITS
     bits = tl.minimum(w.to(tl.int32, bitcast=True), INFINITY - tl.maximum(exponent, 0)) + exponent
-    bits = tl.where(small < MIN_NORMAL, small, bits)
-    if INF_CODE != 0:
-        bits = tl.where(magnitude == INF_CODE, INFINITY, bits)
-    bits |= (codes << SIGN_SHIFT) & ~MAGNITUDE
-    last: tl.constexpr = 256 if NAN_CODE == 0 else (MAX_CODE if INF_CODE == 0 else INF_CODE)
-    return tl.where(magnitude > tl.where(byte == E8M0_NAN, -1, last), QUIET_NAN, bits)
+    return tl.where(small < MIN_NORMAL, small, bits)
 
 
 @triton.jit

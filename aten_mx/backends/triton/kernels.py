@@ -199,12 +199,14 @@ def dequantize_kernel(
     padded_rows,
     padded_columns,
     MANTISSA: tl.constexpr,
+    EXPONENT_BITS: tl.constexpr,
     BIAS: tl.constexpr,
     MAX_CODE: tl.constexpr,
     INF_CODE: tl.constexpr,
     NAN_CODE: tl.constexpr,
     SIGN_SHIFT: tl.constexpr,
     CODES_PER_BYTE: tl.constexpr,
+    FLUSHES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SWIZZLED: tl.constexpr,
     STRIDED: tl.constexpr,
@@ -251,11 +253,13 @@ def dequantize_kernel(
         codes,
         byte[:, :, None],
         MANTISSA,
+        EXPONENT_BITS,
         BIAS,
         MAX_CODE,
         INF_CODE,
         NAN_CODE,
         SIGN_SHIFT,
+        FLUSHES,
     )
     values = tl.reshape(round_to(bits, output_ptr.dtype.element_ty), (ROWS, COLUMNS))
     column = first_column + tl.arange(0, COLUMNS)

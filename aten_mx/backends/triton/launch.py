@@ -180,14 +180,15 @@ def dequantize_launch(
         scale_column_stride=scale_stride,
         outer_payload_strides=dims.outer_strides[0],
         outer_scale_strides=dims.outer_strides[1],
+        FLUSHES=target.flushes,
         **tiling.arguments,
         **{name: element[name] for name in _DEQUANTIZE_CONSTANTS},
     )
     return Launch(dequantize_kernel, tiling.grid, arguments, tiling.num_warps)
 
 
-_COMMON = ("MANTISSA", "BIAS", "MAX_CODE", "NAN_CODE", "SIGN_SHIFT", "CODES_PER_BYTE")
-_QUANTIZE_CONSTANTS = (*_COMMON, "EXPONENT_BITS", "EMAX")
+_COMMON = ("MANTISSA", "EXPONENT_BITS", "BIAS", "MAX_CODE", "NAN_CODE", "SIGN_SHIFT", "CODES_PER_BYTE")
+_QUANTIZE_CONSTANTS = (*_COMMON, "EMAX")
 _DEQUANTIZE_CONSTANTS = (*_COMMON, "INF_CODE")
 
 
