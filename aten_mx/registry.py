@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._guards import CompileContext
 
 from aten_mx.backends import composite
 from aten_mx.compiler import BACKEND_KEYS
@@ -163,7 +164,7 @@ def register_kernel(
         )
     if not override:
         for overload in _overloads(op):
-            if _has_kernel(overload, dispatch_key):
+            if has_kernel(overload, dispatch_key):
                 raise RuntimeError(
                     f"register_kernel: {overload} has a kernel for {dispatch_key} already, "
                     f"{_who(overload, dispatch_key)}; pass override=True to replace it"
@@ -191,7 +192,7 @@ def kernels() -> list[KernelInfo]:
             rows += [
                 KernelInfo(overload, key, _who(overload, key), "one node")
                 for key in BACKEND_KEYS
-                if _has_kernel(overload, key)
+                if has_kernel(overload, key)
             ]
             emulated = f"{composite.__name__}.{op}"
             rows.append(KernelInfo(overload, "CompositeImplicitAutograd", emulated, "inlined"))
@@ -202,7 +203,8 @@ def _overloads(op: str) -> tuple[str, str]:
     return op, f"{op}.format"
 
 
-def _has_kernel(overload: str, dispatch_key: str) -> bool:
+def has_kernel(overload: str, dispatch_key: str) -> bool:
+    """Whether an overload, such as ``quantize_mx.format``, has a kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten_mx::{overload}", dispatch_key)
 
 
@@ -226,7 +228,10 @@ def _forget_compiled(op: str) -> None:
     packet = getattr(torch.ops.aten_mx, op)
     for overload in (packet.default, packet.format):
         overload._dispatch_cache.clear()
-    if dynamo := sys.modules.get("torch._dynamo"):
+    # The built-in kernels of a device are registered at its first use, which can be in the midst of
+    # a compilation: that of the first graph for this device, so that there is nothing to forget.
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo and CompileContext.try_get() is None:
         dynamo.reset()
 
 

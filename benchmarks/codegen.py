@@ -1,4 +1,4 @@
-"""What the Triton kernels compile to, without a GPU: instructions, memory accesses, predicted bound.
+"""What the Triton kernels compile to: instructions, memory accesses, predicted bound; needs no GPU.
 
     python benchmarks/codegen.py                      # the common variants, as a table
     python benchmarks/codegen.py --all --json FILE    # every variant, one JSON row each
@@ -34,7 +34,8 @@ import triton
 import aten_mx
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.ahead import compile_launch
-from aten_mx.backends.triton.launch import Launch, Target
+from aten_mx.backends.triton.launch import Launch
+from aten_mx.backends.triton.targets import Target
 from aten_mx.formats import FORMATS
 
 RESULTS = Path(__file__).parent / "results" / "codegen.json"
@@ -147,7 +148,9 @@ def _width(match: re.Match[str]) -> int:
 
 def disassemble(compiled: Any) -> Code:
     """The machine code's instructions and resources."""
-    return _read_amdgcn(compiled.asm["amdgcn"]) if "amdgcn" in compiled.asm else _read_sass(compiled)
+    return (
+        _read_amdgcn(compiled.asm["amdgcn"]) if "amdgcn" in compiled.asm else _read_sass(compiled)
+    )
 
 
 def _read_sass(compiled: Any) -> Code:

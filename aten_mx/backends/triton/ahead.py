@@ -10,7 +10,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from aten_mx.backends.triton.launch import Launch, Target
+from aten_mx.backends.triton.launch import Launch
+from aten_mx.backends.triton.targets import Target
 
 _POINTERS = {
     torch.float32: "*fp32",

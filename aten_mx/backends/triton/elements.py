@@ -45,12 +45,9 @@ def scale_byte(amax, ADDEND: tl.constexpr, EMAX: tl.constexpr):
 
 
 @triton.jit
-def scaled_magnitude(
-    bits, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr, FLUSHES: tl.constexpr
-):
-    """``|v| * 2^-X`` as float32, of numbers with these float32 bits; exact as far as it matters: what
-    becomes subnormal is far below the smallest code. ``FLUSHES``: the target's multiplication may
-    take a subnormal for zero."""
+def scaled_magnitude(bits, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr, FLUSHES: tl.constexpr):
+    """``|v| * 2^-X`` as float32, exact as far as it matters: what becomes subnormal is far below
+    the smallest code. ``FLUSHES``: the target's multiplication may take a subnormal for zero."""
     magnitude = bits & MAGNITUDE
     if FLUSHES:
         # A subtraction on the bits, with a bound that keeps them those of a normal number. Read as

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,11 +15,68 @@ from torch import Tensor
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
 from aten_mx.meta import describe_dequantize, describe_quantize
+from aten_mx.registry import has_kernel, register_kernel
 
 if TYPE_CHECKING:
-    from aten_mx.backends.triton.launch import Launch, Target
+    from aten_mx.backends.triton.launch import Launch
+    from aten_mx.backends.triton.targets import Target
 
 BLOCK_SIZES = (16, 32, 64, 128)
+SETTINGS = ("auto", "off")
+DEVICES = {"CUDA": torch.cuda, "XPU": torch.xpu}
+"""The dispatch keys that the kernels answer for, with their modules; ROCm's is CUDA too."""
+
+_OLDEST = (3, 6)
+
+
+def register_at_first_use() -> None:
+    """Register the kernels once a device is first used, as ``ATEN_MX_TRITON`` says.
+
+    It is ``auto`` (the default) or ``off``. Until then nothing of Triton is imported.
+
+    Raises:
+        ValueError: ``ATEN_MX_TRITON`` has another value than the two.
+    """
+    setting = os.environ.get("ATEN_MX_TRITON", "auto")
+    if setting not in SETTINGS:
+        raise ValueError(f"ATEN_MX_TRITON must be one of {', '.join(SETTINGS)}, got {setting}")
+    if setting == "off":
+        return
+    for key, module in DEVICES.items():
+        # Runs when PyTorch sets the device up, or now if that is done. It mustn't raise.
+        module._lazy_call(functools.partial(register, key))
+
+
+def register(key: str) -> bool:
+    """Register the kernels for a dispatch key, where Triton is there and the key has none.
+
+    Returns:
+        Whether they now answer for both ops.
+    """
+    fault = triton_fault()
+    if fault is not None:
+        logging.getLogger("aten_mx").info("the emulated kernel answers on %s: %s", key, fault)
+        return False
+    answers = True
+    for op, fn, supports in _KERNELS:
+        if has_kernel(op, key) or has_kernel(f"{op}.format", key):
+            answers = False
+        else:
+            register_kernel(op, key, fn, supports=supports)
+    return answers
+
+
+def triton_fault() -> str | None:
+    """Why the kernels cannot be used here, or ``None``; imports Triton."""
+    hint = 'pip install "aten_mx[triton]"'
+    try:
+        import triton
+    except ImportError as error:
+        return f"Triton cannot be imported ({error}); {hint}"
+    if tuple(map(int, triton.__version__.split(".")[:2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        return f"Triton {triton.__version__} is older than {oldest}; {hint}"
+    return None
 
 
 def supports_quantize(
@@ -101,6 +160,12 @@ def dequantize_mx(
         with _device_guard(self.device):
             launch.run()
     return output
+
+
+_KERNELS: tuple[tuple[str, Callable[..., Any], Callable[..., bool]], ...] = (
+    ("quantize_mx", quantize_mx, supports_quantize),
+    ("dequantize_mx", dequantize_mx, supports_dequantize),
+)
 
 
 def prepare_quantize(
@@ -187,17 +252,17 @@ def _constants(elem_format: str) -> dict[str, int]:
 
 def target_of(backend: str, arch: int | str) -> Target:
     """Triton's target of that name, such as ``("cuda", 90)`` or ``("hip", "gfx950")``."""
-    from aten_mx.backends.triton.launch import Target
+    from aten_mx.backends.triton.targets import Target
 
     return Target(backend, arch, 64 if backend == "hip" else 32, backend not in ("cuda", "hip"))
 
 
 @functools.cache
 def _target(device: torch.device) -> Target:
-    if device.type == "cpu":
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise RuntimeError("the Triton kernels take CPU tensors only under TRITON_INTERPRET=1")
+    if os.environ.get("TRITON_INTERPRET") == "1":
         return target_of("interpreter", "")
+    if device.type == "cpu":
+        raise RuntimeError("the Triton kernels take CPU tensors only under TRITON_INTERPRET=1")
     if device.type == "cuda" and torch.version.hip is None:
         major, minor = torch.cuda.get_device_capability(device)
         return target_of("cuda", 10 * major + minor)

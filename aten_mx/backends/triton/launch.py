@@ -1,4 +1,4 @@
-"""From tensors to a launch: dimensions, tiles, grid, and which instructions the target has.
+"""From tensors to a launch: dimensions, tiles and grid.
 
 Works on shapes and strides alone, so that a launch can be made, and compiled ahead of time, of meta
 tensors. Outputs are given, as raw bytes; they are dense with the blocked dimension innermost.
@@ -16,45 +16,12 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from .kernels import dequantize_kernel, quantize_kernel
+from .targets import LARGE, TILES, Target, convert_ptx
+from .triton_kernels import dequantize_kernel, quantize_kernel
 
 BLOCK_SIZES = (16, 32, 64, 128)
 SWIZZLE_ROWS, SWIZZLE_COLUMNS = 128, 4
 _STRIDED_ELEMENTS = 64  # a thread's, where it holds whole blocks
-
-
-class Target(NamedTuple):
-    """What a kernel is compiled for."""
-
-    backend: str
-    """Triton's name: ``cuda``, ``hip`` or ``xpu``; or ``interpreter``."""
-
-    arch: int | str
-    """Compute capability times ten, or AMD's name."""
-
-    warp_size: int
-    flushes: bool
-    """Whether a float32 multiplication may take subnormals for zero. NVIDIA's and AMD's, as Triton
-    compiles it, does not; no test says so of the others."""
-
-
-class Tile(NamedTuple):
-    """How many elements a program handles, and how many of them a thread."""
-
-    elements: int
-    thread_elements: int
-
-
-# Chosen by shape alone: autotuning would stall the first call. A thread of 32 elements has 16-byte
-# loads and stores of every dtype; small tensors get small programs, to fill the device.
-_TILES: dict[str, tuple[Tile, Tile]] = {
-    # backend: (for large tensors, for small ones)
-    "cuda": (Tile(4096, 32), Tile(1024, 32)),
-    "hip": (Tile(8192, 32), Tile(2048, 32)),
-    "xpu": (Tile(4096, 32), Tile(1024, 32)),
-    "interpreter": (Tile(1 << 16, 32), Tile(1 << 12, 32)),  # time goes by the program
-}
-_LARGE = 1 << 21
 
 
 class Launch(NamedTuple):
@@ -124,7 +91,7 @@ def quantize_launch(
     flat = _is_flat(dims, columns, swizzled, [(row_stride, x.stride(dim), columns)])
     strided = x.stride(dim) != 1
     tiling = _tiling(dims, columns, block_size, x.numel(), flat, strided, swizzled, target)
-    convert = "" if target.backend != "cuda" else _convert_ptx(element, int(target.arch))
+    convert = "" if target.backend != "cuda" else convert_ptx(element, int(target.arch))
     arguments = dict(
         x_ptr=_bits(x),
         output_ptr=output,
@@ -187,7 +154,15 @@ def dequantize_launch(
     return Launch(dequantize_kernel, tiling.grid, arguments, tiling.num_warps)
 
 
-_COMMON = ("MANTISSA", "EXPONENT_BITS", "BIAS", "MAX_CODE", "NAN_CODE", "SIGN_SHIFT", "CODES_PER_BYTE")
+_COMMON = (
+    "MANTISSA",
+    "EXPONENT_BITS",
+    "BIAS",
+    "MAX_CODE",
+    "NAN_CODE",
+    "SIGN_SHIFT",
+    "CODES_PER_BYTE",
+)
 _QUANTIZE_CONSTANTS = (*_COMMON, "EMAX")
 _DEQUANTIZE_CONSTANTS = (*_COMMON, "INF_CODE")
 
@@ -261,7 +236,7 @@ def _tiling(
     target: Target,
 ) -> _Tiling:
     """What both kernels are told of dimensions and tiles."""
-    tile = _TILES[target.backend][0 if numel >= _LARGE else 1]
+    tile = TILES[target.backend][0 if numel >= LARGE else 1]
     rows, row_unit = dims.rows, dims.row_unit
     if flat:
         rows, columns, row_unit = 1, rows * columns, 1
@@ -307,25 +282,6 @@ def _tiling(
 def _bits(tensor: Tensor) -> Tensor:
     """The interpreter's conversion from bfloat16 flushes subnormals, so the kernels see bits."""
     return tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor
-
-
-def _convert_ptx(element: dict[str, int], capability: int) -> str:
-    """PTX that converts four float32 (FP4: eight) to a word of codes; empty where there is none.
-
-    Source: PTX ISA, ``cvt``: e4m3x2 and e5m2x2 from sm_89, the others from sm_100 on. All round to
-    nearest even and saturate; NaN becomes 0x7F in the two FP8 formats.
-    """
-    if element["SIGN_SHIFT"] == 0:
-        return ""  # INT8 has none of these
-    bits = 32 - element["SIGN_SHIFT"]
-    if capability < (89 if bits == 8 else 100):
-        return ""
-    convert = f"cvt.rn.satfinite.e{element['EXPONENT_BITS']}m{element['MANTISSA']}x2.f32"
-    if bits == 4:
-        pairs = "".join(f"{convert} b{i}, ${i + 5}, ${i + 1}; " for i in range(4))
-        return "{ .reg .b8 b<4>; " + pairs + "mov.b32 $0, {b0, b1, b2, b3}; }"
-    pairs = f"{convert} low, $2, $1; {convert} high, $4, $3; "
-    return "{ .reg .b16 low, high; " + pairs + "mov.b32 $0, {low, high}; }"
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

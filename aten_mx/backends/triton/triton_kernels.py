@@ -3,7 +3,8 @@
 One program handles a tile of ``ROWS`` by ``COLUMNS`` elements, columns along the blocked dimension,
 reads it in memory order and writes it with the blocked dimension innermost.
 
-These two files import nothing but Triton: they stand in ``native_functions_patch`` as they are here.
+This file and ``elements.py`` import nothing but Triton: they stand in ``native_functions_patch``
+as they are here.
 """
 
 import triton
@@ -40,7 +41,7 @@ def _load_columns(pointers, stride, mask, COLUMNS: tl.constexpr):
     reduction or store goes through other threads.
     """
     columns = ()
-    for i in tl.static_range(COLUMNS):
+    for _ in tl.static_range(COLUMNS):
         columns = columns + (tl.load(pointers, mask=mask, other=0),)
         pointers += stride
     for _ in tl.static_range(7):  # up to 2^7 columns
@@ -146,15 +147,15 @@ def quantize_kernel(
             codes = even | (odd << 4)
         payload = tl.reshape(codes, (ROWS, COLUMNS // CODES_PER_BYTE)).to(tl.uint8)
     else:
-        scaled = tl.reshape(scaled(bits, byte[:, :, None], NAN_CODE), (ROWS, COLUMNS))
+        values = tl.reshape(scaled(bits, byte[:, :, None], NAN_CODE), (ROWS, COLUMNS))
         if CODES_PER_BYTE == 2:
-            even, odd = tl.split(tl.reshape(scaled, (ROWS, COLUMNS // 2, 2)))
+            even, odd = tl.split(tl.reshape(values, (ROWS, COLUMNS // 2, 2)))
             payload = tl.inline_asm_elementwise(
                 CONVERT, "=r,r,r,r,r,r,r,r,r", [even, odd], dtype=tl.uint8, is_pure=True, pack=4
             )
         else:
             payload = tl.inline_asm_elementwise(
-                CONVERT, "=r,r,r,r,r", [scaled], dtype=tl.uint8, is_pure=True, pack=4
+                CONVERT, "=r,r,r,r,r", [values], dtype=tl.uint8, is_pure=True, pack=4
             )
 
     outer_row = _outer_offset(outer, outer_sizes, outer_units)
@@ -169,8 +170,8 @@ def quantize_kernel(
     blocks = columns // BLOCK_SIZE
     if SWIZZLED:
         # A matrix of tiles for each index of the other dimensions, padding included.
-        matrix = padded_rows * (padded_columns // BLOCK_SIZE)
-        scale_offsets = outer_row // rows * matrix + _swizzled(row, block, blocks)
+        first = outer_row // rows * padded_rows * (padded_columns // BLOCK_SIZE)
+        scale_offsets = first + _swizzled(row, block, blocks)
         mask = (row < padded_rows)[:, None] & (block < padded_columns // BLOCK_SIZE)[None, :]
     else:
         scale_offsets = out_row[:, None] * blocks + block[None, :]
@@ -241,8 +242,8 @@ def dequantize_kernel(
     block = first_column // BLOCK_SIZE + tl.arange(0, BLOCKS)
     blocks = columns // BLOCK_SIZE
     if SWIZZLED:
-        matrix = padded_rows * (padded_columns // BLOCK_SIZE)
-        scale_offsets = outer_row // rows * matrix + _swizzled(row, block, blocks)
+        first = outer_row // rows * padded_rows * (padded_columns // BLOCK_SIZE)
+        scale_offsets = first + _swizzled(row, block, blocks)
     else:
         scale_ptr += _outer_offset(outer, outer_sizes, outer_scale_strides)
         scale_offsets = (row * scale_row_stride)[:, None] + (block * scale_column_stride)[None, :]
