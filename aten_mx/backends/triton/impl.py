@@ -58,7 +58,7 @@ def register(key: str) -> bool:
         logging.getLogger("aten_mx").info("the emulated kernel answers on %s: %s", key, fault)
         return False
     answers = True
-    for op, fn, supports in _KERNELS:
+    for op, fn, supports in KERNELS:
         if has_kernel(op, key) or has_kernel(f"{op}.format", key):
             answers = False
         else:
@@ -162,7 +162,7 @@ def dequantize_mx(
     return output
 
 
-_KERNELS: tuple[tuple[str, Callable[..., Any], Callable[..., bool]], ...] = (
+KERNELS: tuple[tuple[str, Callable[..., Any], Callable[..., bool]], ...] = (
     ("quantize_mx", quantize_mx, supports_quantize),
     ("dequantize_mx", dequantize_mx, supports_dequantize),
 )
