@@ -13,18 +13,28 @@ from typing import Any
 
 import pytest
 import torch
-from support import run_python
+from support import load_core, run_python
 
 import aten_mx
+import native_functions_patch
 from aten_mx import registry
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.ahead import compile_launch
+from aten_mx.dispatch import OVERLOADS
+from aten_mx.formats import FORMATS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import codegen  # noqa: E402
 
-CHECKS = ("check_values", "check_golden", "check_codes", "check_layouts", "check_block_sizes")
+CHECKS = (
+    "check_values",
+    "check_golden",
+    "check_codes",
+    "check_layouts",
+    "check_block_sizes",
+    "check_core",
+)
 # By default each half of the products runs under one of the two; slow: all under both.
 HALF, WHOLE = ("half",), ()
 
@@ -45,6 +55,52 @@ def test_bytes(check: str, part: tuple[str, ...], flush: str) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+CORE = Path(native_functions_patch.__file__).parent / "torch/_native/ops/quantize_mx"
+PACKAGE = Path(impl.__file__).parent
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in CORE.glob("*.py")))
+def test_the_patch_to_core_has_the_same_kernels(name: str) -> None:
+    if name in ("__init__.py", "triton_impl.py"):  # what the dispatcher is told
+        assert "import triton\n" not in (CORE / name).read_text()
+    else:
+        assert (CORE / name).read_bytes() == (PACKAGE / name).read_bytes()
+
+
+def test_the_patch_to_core_has_the_same_table() -> None:
+    core = load_core()
+    assert list(core._FORMATS) == list(FORMATS)
+    assert set(core._OVERRIDES) == {op.name().split("::")[1] for op in OVERLOADS}
+    for name, fmt in FORMATS.items():
+        assert core._FORMATS[name].payload_dtype is fmt.payload_dtype
+        assert core._constants(name) == impl.constants(name)
+        for mode in aten_mx.ScaleCalculationMode:
+            assert core._addend(name, mode) == mode.rounding_addend(fmt)
+
+
+def test_the_patch_to_core_takes_valid_calls_alone() -> None:
+    """The rest is the composite's, whose errors are tested."""
+    cond, _ = load_core()._OVERRIDES["quantize_mx"]
+    x, e4m3 = torch.empty(4, 64), torch.float8_e4m3fn
+    assert cond(x, -1, 32, e4m3, 3) is True
+    assert cond(x, 2, 32, e4m3) is False
+    assert cond(x, 0, 32, e4m3) is False
+    assert cond(x, 1, 24, e4m3) is False
+    assert cond(x, 1, 32, torch.int16) is False
+    assert cond(x, 1, 32, e4m3, 4) is False
+    assert cond(x.double(), 1, 32, e4m3) is False
+    assert cond(x.to_sparse(), 1, 32, e4m3) is False
+    assert cond(x[:0], 1, 32, e4m3) is False
+    cond, _ = load_core()._OVERRIDES["dequantize_mx.format"]
+    payload, scale = x.to(torch.uint8), torch.empty(4, 2).to(torch.float8_e8m0fnu)
+    assert cond(payload, scale, 1, 32, "fp6_e2m3", x.dtype) is True
+    assert cond(payload, scale.view(torch.uint8), 1, 32, "fp6_e2m3", x.dtype) is False
+    assert cond(payload, scale[:3], 1, 32, "fp6_e2m3", x.dtype) is False
+    assert cond(payload, scale, 1, 32, "fp8_e4m3", x.dtype) is False
+    assert cond(payload, scale, 1, 32, "fp6_e2m3", torch.float64) is False
+    assert cond(payload, scale, 1, 32, "fp6_e2m3", x.dtype, swizzle_type=1) is False
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from cases import PAYLOAD_DTYPES
 from samples import LAYOUTS, SWIZZLE_LAYOUTS, every_second, make_input
+from support import load_core
 from torch import Tensor
 
 import aten_mx
@@ -24,10 +26,11 @@ from aten_mx import testing
 from aten_mx.backends import composite
 from aten_mx.backends import triton as kernels
 from aten_mx.backends.triton import impl
-from aten_mx.backends.triton.launch import BLOCK_SIZES
+from aten_mx.backends.triton.targets import BLOCK_SIZES
 from aten_mx.formats import FORMATS
 from aten_mx.meta import TensorSpec
 from aten_mx.testing import golden, inputs
+from native_functions_patch.samples import calls as core_calls
 
 REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MODES = tuple(aten_mx.ScaleCalculationMode)
@@ -217,6 +220,35 @@ def check_kit() -> None:
     assert report.passed, report
 
 
+def check_core() -> None:
+    """The override for PyTorch core: in a package of torch's, called past its registry."""
+    core = load_core()
+    core._target = impl._target
+    torch.accelerator.device_index = lambda index: nullcontext()  # type: ignore[assignment]
+    for _, (x, dim, block_size, element, *mode), kwargs in [*core_calls()][1::7]:
+        suffix = ".format" if isinstance(element, str) else ""
+        cond, quantize = core._OVERRIDES[f"quantize_mx{suffix}"]
+        args = (x, dim, block_size, element, *mode)
+        assert cond(*args, **kwargs) is (x.numel() > 0)
+        outputs = torch.ops.aten_mx.quantize_mx(*args, **kwargs)
+        if x.numel() == 0:
+            continue
+        for got, want in zip(quantize(*args, **kwargs), outputs, strict=True):
+            assert_bytes(got, want, (x.shape, *args[1:]))
+        cond, dequantize = core._OVERRIDES[f"dequantize_mx{suffix}"]
+        args = (*outputs, dim, block_size, *([element] if suffix else []), x.dtype)
+        assert cond(*args, **kwargs)
+        want = torch.ops.aten_mx.dequantize_mx(*args, **kwargs)
+        assert_bytes(dequantize(*args, **kwargs), want, (x.shape, *args[2:]))
+
+
+def assert_bytes(got: Tensor, want: Tensor, what: object) -> None:
+    """As :func:`assert_same`, for dtypes of which PyTorch cannot compare views."""
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
+    bits = _BITS[got.element_size()]
+    assert torch.equal(got.view(bits), want.view(bits)), what
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -225,6 +257,7 @@ CHECKS = {
         check_codes,
         check_layouts,
         check_block_sizes,
+        check_core,
         check_kit,
     )
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
 from aten_mx.meta import describe_dequantize, describe_quantize
@@ -19,9 +20,7 @@ from aten_mx.registry import has_kernel, register_kernel
 
 if TYPE_CHECKING:
     from aten_mx.backends.triton.launch import Launch
-    from aten_mx.backends.triton.targets import Target
 
-BLOCK_SIZES = (16, 32, 64, 128)
 SETTINGS = ("auto", "off")
 DEVICES = {"CUDA": torch.cuda, "XPU": torch.xpu}
 """The dispatch keys that the kernels answer for, with their modules; ROCm's is CUDA too."""
@@ -192,7 +191,7 @@ def prepare_quantize(
         scale.view(torch.uint8),
         call.dim,
         block_size,
-        _constants(elem_format),
+        constants(elem_format),
         call.mode.rounding_addend(call.fmt),
         swizzle_type == SwizzleType.SWIZZLE_32_4_4,
         target,
@@ -226,7 +225,7 @@ def prepare_dequantize(
         output,
         call.dim,
         block_size,
-        _constants(elem_format),
+        constants(elem_format),
         swizzle_type == SwizzleType.SWIZZLE_32_4_4,
         target,
     )
@@ -234,7 +233,7 @@ def prepare_dequantize(
 
 
 @functools.cache
-def _constants(elem_format: str) -> dict[str, int]:
+def constants(elem_format: str) -> dict[str, int]:
     """The format's row, by the kernels' names."""
     fmt = FORMATS[elem_format]
     return {
@@ -252,8 +251,6 @@ def _constants(elem_format: str) -> dict[str, int]:
 
 def target_of(backend: str, arch: int | str) -> Target:
     """Triton's target of that name, such as ``("cuda", 90)`` or ``("hip", "gfx950")``."""
-    from aten_mx.backends.triton.targets import Target
-
     return Target(backend, arch, 64 if backend == "hip" else 32, backend not in ("cuda", "hip"))
 
 

@@ -19,7 +19,6 @@ from triton import next_power_of_2
 from .targets import LARGE, TILES, Target, convert_ptx
 from .triton_kernels import dequantize_kernel, quantize_kernel
 
-BLOCK_SIZES = (16, 32, 64, 128)
 SWIZZLE_ROWS, SWIZZLE_COLUMNS = 128, 4
 _STRIDED_ELEMENTS = 64  # a thread's, where it holds whole blocks
 
@@ -71,7 +70,7 @@ def quantize_launch(
         x: float32, bfloat16 or float16, any shape of rank 1 or more and strides, not empty.
         output, scale: uint8, dense with ``dim`` innermost, as the op lays them out.
         dim: the blocked dimension, counted from the front.
-        block_size: one of :data:`BLOCK_SIZES`.
+        block_size: one of :data:`~targets.BLOCK_SIZES`.
         element: the format's constants, by the kernel's names.
         addend: the scale mode's rounding, added to the maximum's bits.
         swizzled: lay the scale out in tiles of 128 rows by 4 columns.

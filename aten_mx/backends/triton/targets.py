@@ -1,11 +1,14 @@
 """What is known of targets: how large a program should be, which instructions there are.
 
-Stands in ``native_functions_patch`` as it is here.
+Imports no Triton. Stands in ``native_functions_patch`` as it is here.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+BLOCK_SIZES = (16, 32, 64, 128)
+"""Those that the kernels take."""
 
 
 class Target(NamedTuple):
