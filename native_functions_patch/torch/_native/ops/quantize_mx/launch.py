@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from triton import next_power_of_2
 
 from .targets import LARGE, TILES, Target, convert_ptx
 from .triton_kernels import dequantize_kernel, quantize_kernel
@@ -249,9 +248,9 @@ def _tiling(
     else:
         tile_columns = tile.elements if flat else max(block_size, min(1024, tile.elements))
         thread_elements = tile.thread_elements
-        tile_columns = min(tile_columns, max(block_size, next_power_of_2(padded_columns)))
+        tile_columns = min(tile_columns, max(block_size, _power_of_2_from(padded_columns)))
         tile_rows = tile.elements // tile_columns
-    tile_rows = min(tile_rows, next_power_of_2(padded_rows))
+    tile_rows = min(tile_rows, _power_of_2_from(padded_rows))
     row_tiles = _ceil_div(padded_rows, tile_rows)
     column_tiles = _ceil_div(padded_columns, tile_columns)
     threads = tile_rows * tile_columns // thread_elements
@@ -285,6 +284,10 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def _ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
+
+
+def _power_of_2_from(number: int) -> int:
+    return 1 << (number - 1).bit_length()
 
 
 def _round_up(number: int, multiple: int) -> int:
