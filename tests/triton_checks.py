@@ -199,11 +199,11 @@ def check_layouts() -> None:
 def check_block_sizes() -> None:
     """Every block size along every dimension, and more rows and columns than a tile has."""
     rest = shuffled(FORMATS, REAL_DTYPES)
-    for block_size in (BLOCK_SIZES * 3)[part()]:
+    for block_size in (BLOCK_SIZES * 2)[part()]:
         fmt, dtype = next(rest)
-        x = torch.randn(3, 3 * block_size, 5).to(dtype)
+        x = torch.randn(3, 2 * block_size, 5).to(dtype)
         for y in (x, x.transpose(1, 2), x.transpose(0, 2)):
-            dim = next(i for i in range(3) if y.shape[i] == 3 * block_size)
+            dim = next(i for i in range(3) if y.shape[i] == 2 * block_size)
             payload, scale = check_quantize(y, dim, block_size, fmt, 3)
             check_dequantize(payload, scale, dim, block_size, fmt, dtype)
     large = [((300, 2080), 1), ((96, 300), 0), ((2, 64, 270), 1), ((1, 1 << 17), 1)]
