@@ -12,6 +12,7 @@ import aten_mx.compiler  # isort: skip
 import aten_mx.integrations  # noqa: F401  # isort: skip
 from aten_mx.alias import install_torch_alias, remove_torch_alias
 from aten_mx.backends.cpu import load_as_configured
+from aten_mx.backends.triton.impl import register_at_first_use
 from aten_mx.functional import dequantize_mx, quantize_mx
 from aten_mx.layout import SwizzleType
 from aten_mx.plugins import load_backends
@@ -35,4 +36,5 @@ __all__ = [
 ]
 
 load_as_configured()
-load_backends()  # last: a backend's module imports this package
+load_backends()  # late: a backend's module imports this package
+register_at_first_use()  # last: a key that has a kernel keeps it

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import torch.compiler.config
+from torch._guards import CompileContext
 
 from aten_mx.after_import import after_import
 from aten_mx.dispatch import OVERLOADS
@@ -75,7 +76,10 @@ def forget_compiled() -> None:
     """No graph made under other registrations or switches may run; on disk the tag sees to it."""
     for op in OVERLOADS:
         op._dispatch_cache.clear()
-    if dynamo := sys.modules.get("torch._dynamo"):
+    # A device's built-in kernels are registered at its first use, which can be in the midst of a
+    # compilation: that of the first graph for this device, so that there is nothing to forget.
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo and CompileContext.try_get() is None:
         dynamo.reset()
 
 

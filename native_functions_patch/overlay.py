@@ -9,8 +9,12 @@ from pathlib import Path
 
 from native_functions_patch.tree import changed_paths, new_files, patch_files
 
-# They set docstrings on functions that the wheel's extension module lacks.
-_NEEDS_BINDINGS = ("torch/_torch_docs.py", "torch/_tensor_docs.py")
+# They set docstrings on functions, and override ops, that the wheel's extension module lacks.
+_NEEDS_BINDINGS = (
+    "torch/_torch_docs.py",
+    "torch/_tensor_docs.py",
+    "torch/_native/ops/__init__.py",
+)
 
 
 def make_overlay(site_packages: Path, tree: Path) -> Path:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from aten_mx.backends import cpu
+from aten_mx.backends.triton import impl as triton
 from aten_mx.plugins import import_backend
 from aten_mx.registry import KernelInfo, kernels
 
@@ -57,6 +58,9 @@ def run_kernels(args: argparse.Namespace) -> int:
         except Exception as error:
             print(f"kernels: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
+    for device in triton.DEVICES.values():
+        if device.is_available():
+            device.init()  # the first use, at which the Triton kernels are registered
     rows = [KernelInfo("op", "dispatch key", "kernel", "compiled"), *kernels()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -65,4 +69,9 @@ def run_kernels(args: argparse.Namespace) -> int:
         )
     if not any(row.dispatch_key == "CPU" for row in rows):
         print(f"The emulated kernel answers on CPU; the native one: {cpu.BUILD_HINT}")
+    absent = [key for key in triton.DEVICES if all(row.dispatch_key != key for row in rows)]
+    if absent:
+        fault = triton.triton_fault()
+        when = f"does not answer: {fault}" if fault else "answers from the device's first use on"
+        print(f"The Triton kernel for {' and '.join(absent)} {when}")
     return 0

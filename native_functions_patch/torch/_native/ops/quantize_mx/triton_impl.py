@@ -1,0 +1,300 @@
+"""Triton overrides of quantize_mx and dequantize_mx.
+
+Triton is imported by launch.py, at the first call. A call that
+isn't valid, or not fused, is left to the composite, which has the errors.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from ... import triton_utils as tu
+from .targets import BLOCK_SIZES, Target
+
+
+class _Format(NamedTuple):
+    """A row of the table in ATen/native/quantized/QuantizeMX.h."""
+
+    dtype: torch.dtype | None
+    bits: int
+    exponent_bits: int
+    mantissa_bits: int
+    max_code: int
+    inf_code: int = 0
+    nan_code: int = 0
+
+    @property
+    def payload_dtype(self) -> torch.dtype:
+        """The dtype of the overload that takes a string."""
+        return self.dtype if self.dtype is not None and self.bits == 8 else torch.uint8
+
+
+_FORMATS = {
+    "fp8_e4m3": _Format(torch.float8_e4m3fn, 8, 4, 3, 0x7E, 0, 0x7F),
+    "fp8_e5m2": _Format(torch.float8_e5m2, 8, 5, 2, 0x7B, 0x7C, 0x7F),
+    "fp6_e2m3": _Format(None, 6, 2, 3, 0x1F),
+    "fp6_e3m2": _Format(None, 6, 3, 2, 0x1F),
+    "fp4_e2m1": _Format(torch.float4_e2m1fn_x2, 4, 2, 1, 0x7),
+    "int8": _Format(torch.int8, 8, 1, 6, 0x7F),
+}
+_NAMES = {fmt.dtype: name for name, fmt in _FORMATS.items() if fmt.dtype is not None}
+_REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_MANTISSA_BITS = 23
+_FLOOR, _CEIL, _EVEN, _RCEIL = range(4)
+_SWIZZLE_32_4_4 = 1
+
+
+@functools.cache
+def _constants(name: str) -> dict[str, int]:
+    """The format, by the kernels' names."""
+    fmt = _FORMATS[name]
+    bias = max(1, (1 << (fmt.exponent_bits - 1)) - 1)
+    return {
+        "MANTISSA": fmt.mantissa_bits,
+        "EXPONENT_BITS": fmt.exponent_bits,
+        "BIAS": bias,
+        "EMAX": (fmt.max_code >> fmt.mantissa_bits) - bias,
+        "MAX_CODE": fmt.max_code,
+        "INF_CODE": fmt.inf_code,
+        "NAN_CODE": fmt.nan_code,
+        "SIGN_SHIFT": 0 if name == "int8" else 32 - fmt.bits,
+        "CODES_PER_BYTE": 8 // fmt.bits,
+    }
+
+
+def _addend(name: str, mode: int) -> int:
+    """What makes a block's maximum carry into its exponent where the mode rounds up."""
+    fmt = _FORMATS[name]
+    dropped = _MANTISSA_BITS - fmt.mantissa_bits
+    below_carry = (1 << _MANTISSA_BITS) - 1
+    max_mantissa = fmt.max_code & ((1 << fmt.mantissa_bits) - 1)
+    return {
+        _FLOOR: 0,
+        _CEIL: below_carry,
+        _EVEN: 1 << (dropped - 1),
+        _RCEIL: below_carry - (max_mantissa << dropped),
+    }[mode]
+
+
+def _is_fused(
+    self: torch.Tensor, dim: int, block_size: int, name: str | None, swizzle_type: int
+) -> bool:
+    if (
+        name not in _FORMATS
+        or block_size not in BLOCK_SIZES
+        or self.layout is not torch.strided
+        or not -self.dim() <= dim < self.dim()
+        or self.numel() == 0
+        or swizzle_type not in (0, _SWIZZLE_32_4_4)
+    ):
+        return False
+    last = dim % self.dim() == self.dim() - 1
+    return swizzle_type == 0 or (self.dim() > 1 and last and block_size == 32)
+
+
+def _scale_shape(
+    shape: list[int], dim: int, block_size: int, swizzle_type: int
+) -> list[int]:
+    scale_shape = [*shape[:dim], shape[dim] // block_size, *shape[dim + 1 :]]
+    if swizzle_type:
+        *leading, rows, columns = scale_shape
+        return [*leading, -(-rows // 128) * 32, -(-columns // 4) * 16]
+    return scale_shape
+
+
+def _quantize_cond(
+    self: torch.Tensor,
+    dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    scale_calculation_mode: int = 0,
+) -> bool:
+    name = _NAMES.get(dtype)
+    return name is not None and _quantize_format_cond(
+        self, dim, block_size, name, scale_calculation_mode
+    )
+
+
+def _quantize_format_cond(
+    self: torch.Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> bool:
+    return (
+        self.dtype in _REAL_DTYPES
+        and scale_calculation_mode in (_FLOOR, _CEIL, _EVEN, _RCEIL)
+        and _is_fused(self, dim, block_size, elem_format, swizzle_type)
+        and self.shape[dim] % block_size == 0
+    )
+
+
+def _dequantize_cond(
+    self: torch.Tensor,
+    scale: torch.Tensor,
+    dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> bool:
+    name = _NAMES.get(self.dtype)
+    return name is not None and _dequantize_format_cond(
+        self, scale, dim, block_size, name, dtype
+    )
+
+
+def _dequantize_format_cond(
+    self: torch.Tensor,
+    scale: torch.Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> bool:
+    if dtype not in _REAL_DTYPES or not _is_fused(
+        self, dim, block_size, elem_format, swizzle_type
+    ):
+        return False
+    fmt = _FORMATS[elem_format]
+    shape = _values_shape(self, dim, elem_format)
+    dim %= self.dim()
+    return (
+        self.dtype in (fmt.dtype, fmt.payload_dtype)
+        and scale.dtype is torch.float8_e8m0fnu
+        and scale.layout is torch.strided
+        and scale.device == self.device
+        and shape[dim] % block_size == 0
+        and list(scale.shape) == _scale_shape(shape, dim, block_size, swizzle_type)
+    )
+
+
+def _values_shape(payload: torch.Tensor, dim: int, name: str) -> list[int]:
+    shape = list(payload.shape)
+    shape[dim] *= 8 // _FORMATS[name].bits
+    return shape
+
+
+def _empty(
+    shape: list[int], dim: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    moved = [*shape[:dim], *shape[dim + 1 :], shape[dim]]
+    return torch.empty(moved, dtype=dtype, device=device).movedim(-1, dim)
+
+
+@functools.cache
+def _target(device: torch.device) -> Target:
+    if device.type == "xpu":
+        return Target("xpu", "", 32, True)
+    if torch.version.hip is not None:
+        name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+        return Target("hip", name, 64, False)
+    major, minor = torch.cuda.get_device_capability(device)
+    return Target("cuda", 10 * major + minor, 32, False)
+
+
+def _quantize_impl(
+    self: torch.Tensor,
+    dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    scale_calculation_mode: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    output, scale = _quantize_format_impl(
+        self, dim, block_size, _NAMES[dtype], scale_calculation_mode
+    )
+    return output.view(dtype), scale
+
+
+def _quantize_format_impl(
+    self: torch.Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int = 0,
+    *,
+    swizzle_type: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    from .launch import quantize_launch
+
+    fmt, constants = _FORMATS[elem_format], _constants(elem_format)
+    dim %= self.dim()
+    shape = list(self.shape)
+    scale_shape = _scale_shape(shape, dim, block_size, swizzle_type)
+    shape[dim] //= constants["CODES_PER_BYTE"]
+    output = _empty(shape, dim, fmt.payload_dtype, self.device)
+    scale = _empty(scale_shape, dim, torch.float8_e8m0fnu, self.device)
+    launch = quantize_launch(
+        self.resolve_neg(),
+        output.view(torch.uint8),
+        scale.view(torch.uint8),
+        dim,
+        block_size,
+        constants,
+        _addend(elem_format, scale_calculation_mode),
+        swizzle_type == _SWIZZLE_32_4_4,
+        _target(self.device),
+    )
+    with torch.accelerator.device_index(self.device.index):
+        launch.run()
+    return output, scale
+
+
+def _dequantize_impl(
+    self: torch.Tensor,
+    scale: torch.Tensor,
+    dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    return _dequantize_format_impl(
+        self, scale, dim, block_size, _NAMES[self.dtype], dtype
+    )
+
+
+def _dequantize_format_impl(
+    self: torch.Tensor,
+    scale: torch.Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int = 0,
+) -> torch.Tensor:
+    from .launch import dequantize_launch
+
+    dim %= self.dim()
+    output = _empty(_values_shape(self, dim, elem_format), dim, dtype, self.device)
+    launch = dequantize_launch(
+        self if self.dtype is torch.int8 else self.view(torch.uint8),
+        scale.view(torch.uint8),
+        output,
+        dim,
+        block_size,
+        _constants(elem_format),
+        swizzle_type == _SWIZZLE_32_4_4,
+        _target(self.device),
+    )
+    with torch.accelerator.device_index(self.device.index):
+        launch.run()
+    return output
+
+
+_OVERRIDES = {
+    "quantize_mx": (_quantize_cond, _quantize_impl),
+    "quantize_mx.format": (_quantize_format_cond, _quantize_format_impl),
+    "dequantize_mx": (_dequantize_cond, _dequantize_impl),
+    "dequantize_mx.format": (_dequantize_format_cond, _dequantize_format_impl),
+}
+
+
+def register_to_dispatch() -> None:
+    keys = ["CUDA", "XPU"] if torch.xpu._is_compiled() else ["CUDA"]
+    for key in keys:
+        for op_symbol, (cond, impl) in _OVERRIDES.items():
+            tu.register_op_override("aten", op_symbol, key, cond=cond, impl=impl)

@@ -1,0 +1,279 @@
+"""Checks of the Triton kernels in its interpreter; ``test_triton.py`` starts them in a process.
+
+    TRITON_INTERPRET=1 python tests/triton_checks.py CHECK FLUSH [half]
+
+``FLUSH`` is 1: the CPU flushes subnormals, and the kernels take the steps for such a target; 0: the
+steps of NVIDIA's and AMD's GPUs. With ``half`` each of the two takes one half of the products.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from cases import PAYLOAD_DTYPES
+from samples import LAYOUTS, SWIZZLE_LAYOUTS, every_second, make_input
+from support import load_core
+from torch import Tensor
+
+import aten_mx
+from aten_mx import testing
+from aten_mx.backends import composite
+from aten_mx.backends import triton as kernels
+from aten_mx.backends.triton import impl
+from aten_mx.backends.triton.targets import BLOCK_SIZES
+from aten_mx.formats import FORMATS
+from aten_mx.meta import TensorSpec
+from aten_mx.testing import golden, inputs
+from native_functions_patch.samples import calls as core_calls
+
+REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MODES = tuple(aten_mx.ScaleCalculationMode)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_POISON, _GUARD = 0xCD, 4096
+_allocated: list[Tensor] = []
+
+
+def poisoned(spec: TensorSpec, device: torch.device) -> Tensor:
+    """As ``spec.empty``, in the midst of a larger buffer, every byte of it 0xCD."""
+    meta = _empty(spec, "meta")
+    size = meta.numel() * meta.element_size()
+    buffer = torch.full((size + 2 * _GUARD,), _POISON, dtype=torch.uint8, device=device)
+    _allocated.append(buffer)
+    typed = buffer.view(spec.dtype)
+    return typed.as_strided(meta.shape, meta.stride(), _GUARD // meta.element_size())
+
+
+_empty = TensorSpec.empty
+
+
+def assert_same(got: Tensor, want: Tensor, what: object) -> None:
+    """Equal bytes, dtype and strides; nothing written around it."""
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
+    bits = _BITS[got.element_size()]
+    different = (got.view(bits) != want.view(bits)).sum().item() if got.numel() else 0
+    assert different == 0, (what, different)
+
+
+def check_guards() -> None:
+    """Nothing outside the outputs has been written."""
+    assert _allocated
+    for buffer in _allocated:
+        assert (buffer[:_GUARD] == _POISON).all()
+        assert (buffer[-_GUARD:] == _POISON).all()
+    _allocated.clear()
+
+
+def check_quantize(
+    x: Tensor, dim: int, block_size: int, fmt: str, mode: int, swizzle: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Compare with the emulated kernel."""
+    TensorSpec.empty = poisoned  # type: ignore[method-assign]
+    outputs = kernels.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
+    TensorSpec.empty = _empty  # type: ignore[method-assign]
+    check_guards()
+    emulated = composite.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
+    what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)
+    for got, want in zip(outputs, emulated, strict=True):
+        assert_same(got, want, what)
+    return emulated
+
+
+def check_dequantize(
+    payload: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    fmt: str,
+    dtype: torch.dtype,
+    swizzle: int = 0,
+) -> None:
+    """Compare with the emulated kernel."""
+    args = (payload, scale, dim, block_size, fmt, dtype)
+    TensorSpec.empty = poisoned  # type: ignore[method-assign]
+    got = kernels.dequantize_mx(*args, swizzle_type=swizzle)
+    TensorSpec.empty = _empty  # type: ignore[method-assign]
+    check_guards()
+    want = composite.dequantize_mx(*args, swizzle_type=swizzle)
+    assert_same(got, want, (payload.shape, payload.stride(), *args[2:], swizzle))
+
+
+def part() -> slice:
+    """Of a list of cases, those for this process."""
+    return slice(int(sys.argv[2]), None, 2) if sys.argv[3:] == ["half"] else slice(None)
+
+
+def shuffled(*lists: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """The product of the lists in an order without a pattern, over and over."""
+    product = [*itertools.product(*lists)]
+    return itertools.cycle(random.Random(0).sample(product, len(product)))
+
+
+def check_values() -> None:
+    """Every format, mode, dim and dtype: any bits, any magnitude, subnormals, special blocks."""
+    x = torch.cat(list(numbers()))
+    for dtype, fmt, mode, dim in [*itertools.product(REAL_DTYPES, FORMATS, MODES, (-1, 0))][part()]:
+        check_quantize(x.to(dtype), dim, 32, fmt, mode)
+
+
+def numbers() -> Iterator[Tensor]:
+    """Float32 tensors of shape (32, 128)."""
+    random = torch.Generator().manual_seed(0)
+    shape = (32, 128)
+    any_bits = torch.randint(-(2**31), 2**31, shape, generator=random, dtype=torch.int64)
+    yield any_bits.to(torch.int32).view(torch.float32)
+    values = torch.randn(shape, generator=random)
+    exponents = torch.randint(0, 254, (32, 1), generator=random) - 127
+    yield torch.ldexp(values, exponents.to(torch.float32).expand(shape))
+    magnitudes = torch.randint(0, 2**24, shape, generator=random, dtype=torch.int32)
+    signs = torch.randint(-1, 1, shape, generator=random, dtype=torch.int32) << 31
+    yield (magnitudes | signs).view(torch.float32)
+    special = values.clone()
+    special[:, ::2] = -0.0
+    special[5] = 0
+    special[6] = -0.0
+    special[7, 3] = torch.nan
+    special[8, 40] = -torch.inf
+    yield special
+
+
+def check_golden() -> None:
+    """The golden vectors, those of one format, mode and dtype as the rows of one tensor."""
+    rows = defaultdict(list)
+    for vector in golden.read_vectors():
+        for mode in vector.modes or ("",):
+            rows[vector.op, vector.elem_format, mode, vector.dtype].append(vector)
+    for (op, fmt, mode, dtype), vectors in rows.items():
+        values = torch.stack([vector.values for vector in vectors])
+        codes = torch.stack([vector.codes for vector in vectors])
+        scale = torch.tensor([[vector.scale] for vector in vectors], dtype=torch.uint8)
+        if FORMATS[fmt].codes_per_byte == 2:
+            codes = codes[:, ::2] | codes[:, 1::2] << 4
+        codes = codes.view(PAYLOAD_DTYPES[fmt])
+        scale = scale.view(torch.float8_e8m0fnu)
+        if op == "quantize_mx":
+            number = aten_mx.ScaleCalculationMode.parse(mode)
+            outputs = kernels.quantize_mx(values, 1, 32, fmt, number)
+            assert_same(outputs[0], codes, (fmt, mode, dtype))
+            assert_same(outputs[1], scale, (fmt, mode, dtype))
+        else:
+            got = kernels.dequantize_mx(codes, scale, 1, 32, fmt, dtype)
+            assert_same(got, values, (fmt, dtype))
+
+
+def check_codes() -> None:
+    """Every byte of payload with every scale."""
+    every = torch.arange(256, dtype=torch.uint8)
+    payload = every.repeat(256, 1)
+    for fmt, dtype in [*itertools.product(FORMATS.values(), REAL_DTYPES)][part()]:
+        blocks = 256 * fmt.codes_per_byte // 32
+        scale = every[:, None].repeat(1, blocks).view(torch.float8_e8m0fnu)
+        check_dequantize(payload.view(fmt.payload_dtype), scale, -1, 32, fmt.name, dtype)
+
+
+def check_layouts() -> None:
+    """Every layout of the samples and the kit, and other strides of payload and scale."""
+    rest = shuffled(FORMATS, MODES, REAL_DTYPES)
+    plain = [*LAYOUTS.values(), *inputs.LAYOUTS.values(), *inputs.EMPTY.values()]
+    swizzled = [*SWIZZLE_LAYOUTS.values(), *inputs.SWIZZLED.values()]
+    pairs = [(layout, 0) for layout in plain] + [(layout, 1) for layout in swizzled]
+    for layout, swizzle in pairs[part()]:
+        if layout.block_size not in BLOCK_SIZES:
+            continue
+        fmt, mode, dtype = next(rest)
+        x = make_input(layout, dtype)
+        args = (layout.dim, layout.block_size, fmt)
+        payload, scale = check_quantize(x, *args, mode, swizzle)
+        if payload.numel():
+            check_dequantize(every_second(payload), every_second(scale), *args, dtype, swizzle)
+            check_dequantize(payload.contiguous(), scale, *args, dtype, swizzle)
+
+
+def check_block_sizes() -> None:
+    """Every block size along every dimension, and more rows and columns than a tile has."""
+    rest = shuffled(FORMATS, REAL_DTYPES)
+    for block_size in (BLOCK_SIZES * 2)[part()]:
+        fmt, dtype = next(rest)
+        x = torch.randn(3, 2 * block_size, 5).to(dtype)
+        for y in (x, x.transpose(1, 2), x.transpose(0, 2)):
+            dim = next(i for i in range(3) if y.shape[i] == 2 * block_size)
+            payload, scale = check_quantize(y, dim, block_size, fmt, 3)
+            check_dequantize(payload, scale, dim, block_size, fmt, dtype)
+    large = [((300, 2080), 1), ((96, 300), 0), ((2, 64, 270), 1), ((1, 1 << 17), 1)]
+    for shape, dim in large[part()]:
+        check_quantize(torch.randn(shape)[..., : shape[-1] // 32 * 32], dim, 32, "fp8_e5m2", 0)
+
+
+def check_kit() -> None:
+    """The conformance kit, but for compiling, as the kernels of the CPU."""
+    left_out = {"compiled"} if sys.argv[2] == "1" else {"compiled", "flush_to_zero"}
+    for op, fn, supports in impl.KERNELS:
+        aten_mx.register_kernel(op, "CPU", fn, supports=supports)
+    checks = [name for name in testing.CHECKS if name not in left_out]
+    report = testing.check_kernel("cpu", checks=checks)
+    assert report.passed, report
+
+
+def check_core() -> None:
+    """The override for PyTorch core: in a package of torch's, called past its registry."""
+    core = load_core()
+    core._target = impl._target
+    torch.accelerator.device_index = lambda index: nullcontext()  # type: ignore[assignment]
+    for _, (x, dim, block_size, element, *mode), kwargs in [*core_calls()][1::17]:
+        suffix = ".format" if isinstance(element, str) else ""
+        cond, quantize = core._OVERRIDES[f"quantize_mx{suffix}"]
+        args = (x, dim, block_size, element, *mode)
+        assert cond(*args, **kwargs) is (x.numel() > 0)
+        outputs = torch.ops.aten_mx.quantize_mx(*args, **kwargs)
+        if x.numel() == 0:
+            continue
+        for got, want in zip(quantize(*args, **kwargs), outputs, strict=True):
+            assert_bytes(got, want, (x.shape, *args[1:]))
+        cond, dequantize = core._OVERRIDES[f"dequantize_mx{suffix}"]
+        args = (*outputs, dim, block_size, *([element] if suffix else []), x.dtype)
+        assert cond(*args, **kwargs)
+        want = torch.ops.aten_mx.dequantize_mx(*args, **kwargs)
+        assert_bytes(dequantize(*args, **kwargs), want, (x.shape, *args[2:]))
+
+
+def assert_bytes(got: Tensor, want: Tensor, what: object) -> None:
+    """As :func:`assert_same`, for dtypes of which PyTorch cannot compare views."""
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
+    bits = _BITS[got.element_size()]
+    assert torch.equal(got.view(bits), want.view(bits)), what
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        check_values,
+        check_golden,
+        check_codes,
+        check_layouts,
+        check_block_sizes,
+        check_core,
+        check_kit,
+    )
+}
+
+
+def main() -> None:
+    """One check."""
+    check, flush = sys.argv[1], sys.argv[2] == "1"
+    target = impl.target_of("interpreter", "")
+    assert target.flushes
+    impl._target = lambda device: target._replace(flushes=flush)
+    assert torch.set_flush_denormal(flush) or not flush
+    with np.errstate(over="ignore", invalid="ignore"):  # Inf and NaN are meant where they come
+        CHECKS[check]()
+
+
+if __name__ == "__main__":
+    main()
