@@ -851,7 +851,9 @@ struct Columns {
   using Raw = typename In::raw;
   static constexpr bool wide = kWide(F, std::is_same_v<In, BFloat16Bits>);
   static constexpr int registers = wide ? 2 : 1; // of a strip of 32 columns
-  static constexpr int columns = wide ? 128 : 256;
+  // Twice as many rows of float32 as fit would push each other out of the second
+  // cache, where they are a power of two apart; so they are the shorter ones.
+  static constexpr int columns = sizeof(Raw) == 4 ? 64 : 256;
   static constexpr int strips = columns / 32;
   static constexpr int per_byte = kMXFormats[F].codes_per_byte();
   static constexpr int payload_rows = 128;
@@ -1181,7 +1183,7 @@ void quantize_tiled(const QuantizeJob& job) {
       std::max<int64_t>(1, kGrainElements / tile_elements),
       [&](int64_t begin, int64_t end) {
 #if defined(CPU_CAPABILITY_AVX512)
-        // Up to 53 KiB, much for a stack.
+        // Up to 53 KiB, too much for a stack.
         std::unique_ptr<Columns<F, In>> columns(
             by_columns ? new Columns<F, In> : nullptr);
 #endif
