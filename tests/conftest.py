@@ -12,9 +12,10 @@ import pytest
 import torch
 
 # Whatever is built on this machine: the tests are about the emulated kernel, but for those that ask
-# for the native one. Processes that tests start inherit it. ATEN_MX_TEST_CPU=require runs them all
-# on the native kernel, behind its validation.
-os.environ["ATEN_MX_CPU"] = os.environ.get("ATEN_MX_TEST_CPU", "off")
+# for another one. Processes that tests start inherit it. ATEN_MX_TEST_CPU=require runs them all
+# on the native kernel, behind its validation; =triton on the Triton kernels, interpreted.
+TEST_CPU = os.environ.get("ATEN_MX_TEST_CPU", "off")
+os.environ["ATEN_MX_CPU"] = "off" if TEST_CPU == "triton" else TEST_CPU
 
 TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
 
@@ -62,6 +63,17 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
     apply_patch(TORCHAO_PATCH, folder)
     return folder
+
+
+def pytest_configure() -> None:
+    if TEST_CPU != "triton":
+        return
+    os.environ["TRITON_INTERPRET"] = "1"
+    import aten_mx
+    from aten_mx.backends.triton import impl
+
+    for op, fn, supports in impl.KERNELS:
+        aten_mx.register_kernel(op, "CPU", fn, supports=supports)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,6 +39,7 @@ CHECKS = (
 HALF, WHOLE = ("half",), ()
 
 
+@pytest.mark.proves("Triton, interpreted")
 @pytest.mark.parametrize("flush", ["0", "1"])
 @pytest.mark.parametrize(
     ("check", "part"),
@@ -55,6 +56,22 @@ def test_bytes(check: str, part: tuple[str, ...], flush: str) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selection", ["test_cases.py", "test_torchao_switch.py -k gives"])
+def test_the_contract_in_the_interpreter(selection: str) -> None:
+    """The tests of the emulated kernel; TorchAO's casts and the way back through the kernels."""
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"ATEN_MX_TEST_CPU": "triton"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
 
 
 CORE = Path(native_functions_patch.__file__).parent / "torch/_native/ops/quantize_mx"

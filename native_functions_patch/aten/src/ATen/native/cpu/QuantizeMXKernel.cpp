@@ -851,8 +851,8 @@ struct Columns {
   using Raw = typename In::raw;
   static constexpr bool wide = kWide(F, std::is_same_v<In, BFloat16Bits>);
   static constexpr int registers = wide ? 2 : 1; // of a strip of 32 columns
-  // Twice as many rows of float32 as fit would push each other out of the second
-  // cache, where they are a power of two apart; so they are the shorter ones.
+  // Measured on (4096, 4096), two threads: bfloat16 1.4 ms with 256, 1.4 to 2.3 with
+  // 64; float32 2.5 to 2.8 ms with 256, 2.4 with 64.
   static constexpr int columns = sizeof(Raw) == 4 ? 64 : 256;
   static constexpr int strips = columns / 32;
   static constexpr int per_byte = kMXFormats[F].codes_per_byte();
