@@ -1,7 +1,7 @@
 """Draws the proposal's figures from ``benchmarks/results/*.json``.
 
-``python rfc/figures.py`` writes ``rfc/figures/*.svg``; ``--suffix .png`` other formats, ``--folder``
-elsewhere.
+``python rfc/figures.py`` writes ``rfc/figures/*.svg``; ``--suffix .png`` writes another format,
+``--folder`` elsewhere.
 """
 
 from __future__ import annotations
