@@ -40,9 +40,14 @@ GPUS = ("sm_90", "sm_100", "gfx950")  # those codegen.py has the rates of
 Report = dict[str, Any]
 
 
+def path_of(name: str) -> Path:
+    """Where a benchmark writes its results."""
+    return RESULTS / f"{name}.json"
+
+
 def load(name: str) -> Report:
     """The results of one benchmark."""
-    report: Report = json.loads((RESULTS / f"{name}.json").read_text())
+    report: Report = json.loads(path_of(name).read_text())
     return report
 
 
@@ -181,7 +186,10 @@ def render(text: str) -> str:
         if name not in TABLES:
             raise ValueError(f"no table {name!r}; there are {', '.join(TABLES)}")
         results, write = TABLES[name]
-        return f"<!-- table {name} -->\n{write(load(results))}\n<!-- end {name} -->"
+        path = path_of(results)
+        missing = f"Not measured: there is no `{path.relative_to(ROOT)}`."
+        body = write(load(results)) if path.exists() else missing
+        return f"<!-- table {name} -->\n\n{body}\n\n<!-- end {name} -->"
 
     rendered = re.sub(r"<!-- table (\w+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
     if rendered.count("<!-- table ") != rendered.count("<!-- end "):
