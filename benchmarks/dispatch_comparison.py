@@ -131,7 +131,7 @@ def answers(op: Any) -> dict[str, str]:
     found = {
         "eager, device without a kernel": "the composite" if calls_of(lambda: op(x)) else "",
         "`FakeTensor` runs": "the composite" if fake["composite"] else "the fake",
-        '`device="meta"` runs': " and ".join(calls_of(lambda: op(x.to("meta")))),
+        '`device="meta"` runs': "the " + " and ".join(calls_of(lambda: op(x.to("meta")))),
         "`torch.func.vmap` without a rule": batched(op, x),
         "`torch.export.export`": nodes(op, program),
         "`run_decompositions()`": nodes(op, program.run_decompositions()),

@@ -60,7 +60,8 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def measured_with(about: dict[str, Any]) -> str:
     """The line under a table: date, versions, hardware."""
-    return f"Measured with {', '.join(f'{name} {value}' for name, value in about.items())}."
+    words = [f"{name} {value}" for name, value in about.items() if name != "date"]
+    return f"Measured {about.get('date', '')}: {', '.join(words)}."
 
 
 def accuracy(report: Report) -> str:
@@ -109,7 +110,7 @@ def cpu(report: Report) -> str:
     small = found["(1, 4096) float32 to fp8_e4m3, us"]["ratio"]
     return (
         f"{markdown([*header, 'back to float32'], rows)}\n\n"
-        f"A (1, 4096) float32 call to `fp8_e4m3` takes {small:.1f} us. "
+        f"A (1, 4096) float32 call to `fp8_e4m3` takes {small:.1f} us.\n\n"
         f"{measured_with(report['about'])}"
     )
 
