@@ -61,7 +61,8 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def measured_with(about: dict[str, Any]) -> str:
     """The line under a table: date, versions, hardware."""
     words = [f"{name} {value}" for name, value in about.items() if name != "date"]
-    return f"Measured {about.get('date', '')}: {', '.join(words)}."
+    when = f" {about['date']}" if "date" in about else ""
+    return f"Measured{when}: {', '.join(words)}."
 
 
 def accuracy(report: Report) -> str:
