@@ -61,8 +61,8 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def measured_with(about: dict[str, Any]) -> str:
     """The line under a table: date, versions, hardware."""
     words = [f"{name} {value}" for name, value in about.items() if name != "date"]
-    when = f" {about['date']}" if "date" in about else ""
-    return f"Measured{when}: {', '.join(words)}."
+    when = f"{about['date']}, with " if "date" in about else "With "
+    return f"{when}{', '.join(words)}."
 
 
 def accuracy(report: Report) -> str:
@@ -132,28 +132,22 @@ def peers(report: Report) -> str:
 
 
 def codegen(report: Report) -> str:
-    """What the Triton kernels compile to: bfloat16, the last dimension."""
-    rows = [
-        (
-            f"{row['target']}, {row['op']}, `{row['elem_format']}`",
-            "-" if row["mode"] is None else MODES[row["mode"]],
-            f"{row['instructions_per_element']:.1f}",
-            str(row["load_bytes"]),
-            str(row["store_bytes"]),
-            str(row["spills"]),
-            str(row["registers"]),
-            f"{row['headroom']:.2f}",
-        )
+    """Instructions an element, and headroom, of the Triton kernels: bfloat16, the last dim."""
+    found = {
+        (row["op"], row["elem_format"], row["target"]): row
         for row in report["rows"]
         if row["input_dtype"] == "bfloat16"
         and row["dim"] == -1
         and row["mode"] in (None, ScaleCalculationMode.RCEIL)
-        and row["target"] in GPUS
-    ]
-    header = ("target, op, format", "mode", "instructions per element", "bytes a load")
-    header += ("bytes a store", "spills", "registers", "headroom")
+    }
+    rows = []
+    for op in ("quantize_mx", "dequantize_mx"):
+        for fmt in FORMATS:
+            cells = [found[op, fmt, gpu] for gpu in GPUS]
+            numbers = (f"{c['instructions_per_element']:.1f} ({c['headroom']:.1f})" for c in cells)
+            rows.append((f"{op}, `{fmt}`", *numbers))
     about = {name: value for name, value in report.items() if name != "rows"}
-    return f"{markdown(header, rows)}\n\n{measured_with(about)}"
+    return f"{markdown(['', *GPUS], rows)}\n\n{measured_with(about)}"
 
 
 def dispatch(report: Report) -> str:
