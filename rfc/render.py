@@ -187,10 +187,10 @@ def render(text: str) -> str:
         body = write(load(results)) if path.exists() else missing
         return f"<!-- table {name} -->\n\n{body}\n\n<!-- end {name} -->"
 
-    rendered = re.sub(r"<!-- table (\w+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
-    if rendered.count("<!-- table ") != rendered.count("<!-- end "):
-        raise ValueError("a table has no end marker of its name")
-    return rendered
+    starts, ends = (re.findall(rf"<!-- {word} (\w+) -->", text) for word in ("table", "end"))
+    if starts != ends:
+        raise ValueError(f"a table has no end marker of its name: {starts}, {ends}")
+    return re.sub(r"<!-- table (\w+) -->\n.*?<!-- end \1 -->", table, text, flags=re.DOTALL)
 
 
 def main() -> int:
