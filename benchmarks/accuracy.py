@@ -65,9 +65,9 @@ def main() -> None:
     args = parser.parse_args()
     weights = read_model(default_path())
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "gradients.safetensors"
-        save_file({"gradients.weight": heavy_tailed()}, path)
-        gradients = rows_of(read_model(path))
+        path = Path(folder) / "student.safetensors"
+        save_file({"student.weight": heavy_tailed()}, path)
+        student = rows_of(read_model(path))
     report = {
         "about": {
             "date": date.today().isoformat(),
@@ -81,10 +81,10 @@ def main() -> None:
                 f"{weights.elements:,} elements",
                 "rows": rows_of(weights),
             },
-            "gradients": {
+            "heavy-tailed": {
                 "what": f"Student's t, {DEGREES} degrees of freedom, rows at scales over 16 "
                 f"binades, {SHAPE[0] * SHAPE[1]:,} elements, seed {SEED}",
-                "rows": gradients,
+                "rows": student,
             },
         },
     }

@@ -50,7 +50,7 @@ def accuracy() -> Figure:
     middle.sharey(left)
     _mode_points(left, data["weights"], "sqnr_db")
     left.set(title="Weights (MiniLM)", ylabel="SQNR (dB), higher is better")
-    _mode_points(middle, data["gradients"], "sqnr_db")
+    _mode_points(middle, data["heavy-tailed"], "sqnr_db")
     middle.set(title="Heavy-tailed (Student's t, 3 d.o.f.)")
     _mode_points(right, data["weights"], "worst_of_max_percent")
     right.set(title="Largest error, weights", ylabel="% of its block's largest magnitude")

@@ -51,10 +51,10 @@ def load(name: str) -> Report:
     return report
 
 
-def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table; the first column is text, the others numbers."""
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]], rule: str = "--:") -> str:
+    """A table; ``rule`` aligns all columns but the first, by default as numbers."""
     header = list(header)
-    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    lines = [header, ["---", *[rule] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -157,7 +157,7 @@ def dispatch(report: Report) -> str:
         (question, *(answers[key][question] for key in answers))
         for question in next(iter(answers.values()))
     ]
-    return f"{markdown(['', *answers], rows)}\n\n{measured_with(report['about'])}"
+    return f"{markdown(['', *answers], rows, '---')}\n\n{measured_with(report['about'])}"
 
 
 # Each table with the file of its results.

@@ -50,7 +50,9 @@ def test_every_table_has_its_place(name: str) -> None:
 def test_accuracy_has_every_format_and_mode_twice() -> None:
     found = rows("accuracy")
     assert [row[0] for row in found] == [
-        name for data in ("weights", "gradients") for name in (data, *(f"`{f}`" for f in FORMATS))
+        name
+        for data in ("weights", "heavy-tailed")
+        for name in (data, *(f"`{f}`" for f in FORMATS))
     ]
     modes = [f"{mode}, {unit}" for unit in ("dB", "% of max") for mode in render.MODES]
     for row in (found[0], found[1 + len(FORMATS)]):
@@ -86,8 +88,8 @@ def test_numbers_in_the_text_are_the_tables() -> None:
         return sqnr(name, fmt, "rceil") - sqnr(name, fmt, "floor")
 
     text = " ".join(TEXT.split())
-    weights, gradients = gain("weights", "fp8_e4m3"), gain("gradients", "fp8_e4m3")
-    assert f"{weights:.1f} dB on the weights and by {gradients:.1f} dB on the heavy-tailed" in text
+    weights, tailed = gain("weights", "fp8_e4m3"), gain("heavy-tailed", "fp8_e4m3")
+    assert f"{weights:.1f} dB on the weights and by {tailed:.1f} dB on the heavy-tailed" in text
     small = [gain(name, fmt) for name in data for fmt in ("fp8_e5m2", "fp6_e3m2")]
     assert f"better by {min(small):.1f} to {max(small):.1f} dB" in text
     loss = [-gain(name, "fp4_e2m1") for name in data]
