@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow lint bench bench-cpu clean
+.PHONY: help demo test test-slow lint bench bench-cpu rfc clean
 help:
 	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
 	@echo "make test   run the tests, warnings as errors"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint   ruff, mypy --strict"
 	@echo "make bench  time the emulated kernel against TorchAO and copy_"
 	@echo "make bench-cpu  time the native CPU kernel against copy_ and the peers"
+	@echo "make rfc    measure accuracy and dispatch, write tables and figures into the proposal"
 	@echo "make clean  remove the virtual environment and caches"
 
 # torch first: as a dependency of another package it could come as a much larger build.
@@ -54,7 +55,15 @@ bench: $(VENV)/.test
 
 bench-cpu: $(VENV)/.benchmark
 	$(BIN)/python -m aten_mx build
-	$(BIN)/python benchmarks/bench_cpu.py
+	$(BIN)/python benchmarks/bench_cpu.py $(BENCH)
+
+# Speed comes from benchmarks/results/cpu.json as it is: that takes a quiet machine and
+# `make bench-cpu BENCH="--json benchmarks/results/cpu.json"`.
+rfc: $(VENV)/.demo
+	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/dispatch_comparison.py
+	$(BIN)/python rfc/render.py
+	$(BIN)/python rfc/figures.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -248,8 +249,9 @@ def main() -> int:
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # TorchAO logs which of its extensions don't load
     threads = torch.get_num_threads()
-    about = {"torch": torch.__version__, "cpu": cpu_model(), "threads": threads}
-    about["capability"] = torch.backends.cpu.get_cpu_capability()
+    about = {"date": date.today().isoformat(), "torch": torch.__version__}
+    about |= {"aten_mx": aten_mx.__version__, "cpu": cpu_model(), "threads": threads}
+    about |= {"capability": torch.backends.cpu.get_cpu_capability(), "size": args.size}
     print(*(f"{name}: {value}" for name, value in about.items()), sep="\n")
 
     limits = limit_rows(args.size, args.repeats) + small_rows()
