@@ -2,19 +2,22 @@
 # TORCH pins a release with wheels for CPU-only machines; any torch>=2.11 will do: make test TORCH=...
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+MATRIX ?= 2.13.0 2.14.1
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow lint bench bench-cpu rfc clean
+.PHONY: help demo test test-slow test-matrix lint bench bench-cpu rfc dist clean
 help:
 	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
 	@echo "make test   run the tests, warnings as errors"
 	@echo "make test-slow  run the exhaustive ones that make test leaves out"
+	@echo "make test-matrix  run them on every supported release of torch"
 	@echo "make lint   ruff, mypy --strict"
 	@echo "make bench  time the emulated kernel against TorchAO and copy_"
 	@echo "make bench-cpu  time the native CPU kernel against copy_ and the peers"
 	@echo "make rfc    measure accuracy and dispatch, write tables and figures into the proposal"
+	@echo "make dist   build the wheel and the source distribution"
 	@echo "make clean  remove the virtual environment and caches"
 
 # torch first: as a dependency of another package it could come as a much larger build.
@@ -45,6 +48,10 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest --numprocesses=auto -m slow
 
+# A virtual environment a release; that of 2.14.1 takes 6 GB.
+test-matrix:
+	for torch in $(MATRIX); do $(MAKE) test TORCH=torch==$$torch VENV=.venv-$$torch || exit 1; done
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -65,5 +72,9 @@ rfc: $(VENV)/.demo
 	$(BIN)/python rfc/render.py
 	$(BIN)/python rfc/figures.py
 
+dist: $(VENV)/.demo
+	$(PIP) build
+	$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
