@@ -31,6 +31,8 @@ $(VENV)/.demo: pyproject.toml
 
 $(VENV)/.test: $(VENV)/.demo
 	$(PIP) --editable ".[test,lint]"
+	# Of torchtitan one module is tested; it needs these, the rest of its dependencies are many.
+	$(PIP) --no-deps torchtitan==0.3.0 spmd_types tyro docstring_parser
 	@touch $@
 
 $(VENV)/.benchmark: $(VENV)/.demo

@@ -106,6 +106,7 @@ def conformance(*arguments: str, **environment: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("example in NumPy")
 def test_the_example_in_one_file_passes(tmp_path: Path) -> None:
     """``examples/python_backend``, through the command, all checks; the JSON has every case."""
@@ -164,8 +165,9 @@ def test_the_kernels_command() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "aten_mx", "kernels"], capture_output=True, text=True, check=True
     )
-    header, *rows, hint = run.stdout.splitlines()
-    assert hint == "The emulated kernel answers on CPU; the native one: python -m aten_mx build"
+    header, *rows, native, triton = run.stdout.splitlines()
+    assert native == "The emulated kernel answers on CPU; the native one: python -m aten_mx build"
+    assert triton == "The Triton kernel for CUDA and XPU answers from the device's first use on"
     assert header.split("  ")[0] == "op"
     assert [row.split()[0] for row in rows] == [row.op for row in aten_mx.kernels()]
 
