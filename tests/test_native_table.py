@@ -11,7 +11,7 @@ from aten_mx.layout import TILE_COLUMNS, TILE_ROWS, SwizzleType
 from aten_mx.meta import SWIZZLE_BLOCK_SIZE
 from aten_mx.scaling import ScaleCalculationMode
 
-HEADER = Path(cpu._HEADER).read_text()
+HEADER = cpu._HEADERS[0].read_text()
 SCALAR_TYPES = {  # C++'s names
     "torch.float8_e4m3fn": "Float8_e4m3fn",
     "torch.float8_e5m2": "Float8_e5m2",

@@ -33,8 +33,8 @@ SETTINGS = ("auto", "off", "require")
 _PACKAGE = Path(__file__).parents[1]
 _ATEN = _PACKAGE.parent / "native_functions_patch" / "aten" / "src"
 _NATIVE = _ATEN / "ATen" / "native"
-_HEADER = _NATIVE / "quantized" / "QuantizeMX.h"
 _KERNEL = _NATIVE / "cpu" / "QuantizeMXKernel.cpp"
+_HEADERS = (_NATIVE / "quantized" / "QuantizeMX.h", *sorted(_KERNEL.parent.glob("*.h")))
 _ONCE = (
     _NATIVE / "quantized" / "QuantizeMX.cpp",
     _PACKAGE / "csrc" / "alone.cpp",
@@ -100,7 +100,7 @@ def _key() -> str:
     digest = hashlib.sha256()
     commands = [*_flags(), *_LIBRARIES, *(flag for unit in _units() for flag in unit.flags)]
     digest.update("\0".join((platform.machine(), *commands)).encode())
-    for source in (_HEADER, _KERNEL, *_ONCE):
+    for source in (*_HEADERS, _KERNEL, *_ONCE):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
