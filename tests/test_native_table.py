@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from aten_mx.backends import cpu
 from aten_mx.formats import E8M0_NAN, FORMATS
