@@ -69,9 +69,12 @@ def pytest_configure() -> None:
     if TEST_CPU != "triton":
         return
     os.environ["TRITON_INTERPRET"] = "1"
+    import numpy as np
+
     import aten_mx
     from aten_mx.backends.triton import impl
 
+    np.seterr(over="ignore", invalid="ignore")  # the interpreter's: Inf and NaN are meant
     for op, fn, supports in impl.KERNELS:
         aten_mx.register_kernel(op, "CPU", fn, supports=supports)
 
