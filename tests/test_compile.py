@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from cases import SCALAR_TYPES
 from samples import REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
 from support import cpu_kernel, run_python
@@ -154,19 +155,13 @@ def test_every_layout_before_code_generation() -> None:
         assert_same(got, sample.call())
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="Inductor (2.13) gives a view of an empty tensor strides of 0: (x + 1).view(int32)",
-)
+@torch_faults.STRIDES_OF_EMPTY_VIEWS
 def test_strides_of_empty_outputs() -> None:
     x = torch.randn(4, 0)
     assert_same(torch.compile(aten_mx.quantize_mx, fullgraph=True)(x), aten_mx.quantize_mx(x))
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="Inductor (2.13) ignores the negative bit of a graph's input: x + 1 too",
-)
+@torch_faults.NEGATIVE_BIT_IGNORED
 def test_a_lazily_negative_input() -> None:
     x = torch._neg_view(torch.randn(4, 64))
     assert_same(torch.compile(aten_mx.quantize_mx, fullgraph=True)(x), aten_mx.quantize_mx(x))

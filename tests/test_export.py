@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_faults
 from samples import assert_same, dequantize_samples, description, quantize_samples
 from support import cpu_kernel, run_python
 from torch import Tensor
-from torch._export.serde.serialize import SerializeError
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 
@@ -211,9 +211,7 @@ def test_saved_and_run_in_a_fresh_process(kind: str, tmp_path: Path) -> None:
             assert torch.equal(data, want.view(torch.uint8))
 
 
-@pytest.mark.xfail(
-    raises=SerializeError, reason="PyTorch (2.13) has no serialized name for float4_e2m1fn_x2"
-)
+@torch_faults.FLOAT4_NOT_SERIALIZED
 def test_a_typed_float4_payload_is_saved(tmp_path: Path) -> None:
     """Until it has, ``.format`` with its raw bytes is the way to disk."""
     program = torch.export.export(Typed(), (torch.randn(4, 64),))
