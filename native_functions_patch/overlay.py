@@ -51,7 +51,8 @@ def _link_siblings(site_packages: Path, overlay: Path, directory: Path) -> None:
     if target.is_dir():
         return
     target.mkdir()
-    for entry in (site_packages / directory).iterdir():
+    source = site_packages / directory
+    for entry in source.iterdir() if source.is_dir() else ():  # the patch may bring a directory
         # Bytecode is the wheel's, and stands beside the file it was made of.
         if entry.name != "__pycache__":
             (target / entry.name).symlink_to(entry)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from native_functions_patch import check, codegen, compiling, tree
+from native_functions_patch import check, codegen, compiling, overlay, tree
 
 SITE_PACKAGES = Path(torch.__file__).parent.parent
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git applies the diffs")
@@ -68,6 +68,15 @@ def test_another_schema_is_noticed(patched: Path, tmp_path: Path) -> None:
     yaml.write_text(yaml.read_text().replace("-> (Tensor output, Tensor scale)", "-> Tensor[]"))
     with pytest.raises(codegen.CodegenError, match=r"aten_mx\.schema"):
         codegen.check_schemas(tmp_path)
+
+
+@needs_git
+def test_overlay_has_the_changed_files_and_the_new_ones(patched: Path) -> None:
+    made = overlay.make_overlay(SITE_PACKAGES, patched)
+    for path in ("torch/overrides.py", "torch/_native/ops/quantize_mx/triton_impl.py"):
+        assert (made / path).resolve() == (patched / path).resolve()
+    untouched = "torch/__init__.py"
+    assert (made / untouched).resolve() == (SITE_PACKAGES / untouched).resolve()
 
 
 @needs_git
