@@ -56,7 +56,7 @@ def scaled_magnitude(bits, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr, FLU
         lowest: tl.constexpr = (EXPONENT_BIAS - BIAS - MANTISSA - 3) << MANTISSA_BITS
         offset = (byte - EXPONENT_BIAS) << MANTISSA_BITS
         w = tl.maximum(magnitude - offset, lowest).to(tl.float32, bitcast=True)
-        least = tl.maximum(MIN_NORMAL - offset, lowest).to(tl.float32, bitcast=True)
+        least = tl.maximum(-offset + MIN_NORMAL, lowest).to(tl.float32, bitcast=True)
         w = tl.minimum(w, tl.fma(w, 2.0, -least))
     else:
         w = magnitude.to(tl.float32, bitcast=True) * reciprocal(byte)
@@ -184,7 +184,7 @@ def _product(magnitude, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr):
     small = small.to(tl.int32, bitcast=True) - ((EXPONENT_BIAS + MANTISSA_BITS) << MANTISSA_BITS)
     # Where it is normal or overflows: add exponents, with the sum capped at infinity.
     exponent = (byte - EXPONENT_BIAS) << MANTISSA_BITS
-    bits = tl.minimum(w.to(tl.int32, bitcast=True), INFINITY - tl.maximum(exponent, 0)) + exponent
+    bits = tl.minimum(w.to(tl.int32, bitcast=True), -tl.maximum(exponent, 0) + INFINITY) + exponent
     return tl.where(small < MIN_NORMAL, small, bits)
 
 
