@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_faults
 from reference import MODES
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -89,6 +90,7 @@ def test_accepted_by_the_first_scaled_mm(dtype: torch.dtype, shape: tuple[int, i
     assert torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16).shape == (m, n)
 
 
+@torch_faults.STRICTER_META_OF_2_13
 def test_unswizzled_scales_are_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch wants swizzled scales, on ROCm (and for square products only) unswizzled ones."""
     args = operands(*matrices((64, 128, 64), "meta"), E4M3, PLAIN)
@@ -98,6 +100,7 @@ def test_unswizzled_scales_are_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert F.scaled_mm(*args).shape == (64, 64)
 
 
+@torch_faults.STRICTER_META_OF_2_13
 def test_fp4_above_128_columns() -> None:
     """PyTorch 2.13's meta function counts bytes of FP4 for columns: half of the scale's elements.
 

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <torch/headeronly/version.h>
 #include <torch/library.h>
 
 namespace {
@@ -98,9 +99,16 @@ Tensor scaled_mm(
   return multiply(self, mat2, scale_a, scale_b, bias, out_dtype);
 }
 
+// A kernel's C++ signature must be that of PyTorch's own, which 2.14 changed.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
+using TensorList = at::TensorList;
+#else
+using TensorList = const at::ITensorListRef&;
+#endif
+
 Tensor scaled_mm_v2(
-    const Tensor& self, const Tensor& mat2, at::TensorList scale_a, at::IntArrayRef recipe_a,
-    at::IntArrayRef swizzle_a, at::TensorList scale_b, at::IntArrayRef recipe_b,
+    const Tensor& self, const Tensor& mat2, TensorList scale_a, at::IntArrayRef recipe_a,
+    at::IntArrayRef swizzle_a, TensorList scale_b, at::IntArrayRef recipe_b,
     at::IntArrayRef swizzle_b, const std::optional<Tensor>& bias,
     std::optional<at::ScalarType> out_dtype, at::IntArrayRef, bool) {
   ++v2_calls;
@@ -111,7 +119,7 @@ Tensor scaled_mm_v2(
           swizzle_a == at::IntArrayRef(tiled) && swizzle_b == at::IntArrayRef(tiled),
       "scaled_mm: this device knows BlockWise1x32 with swizzled scales, got recipes ", recipe_a,
       " and ", recipe_b, ", swizzles ", swizzle_a, " and ", swizzle_b);
-  return multiply(self, mat2, scale_a[0], scale_b[0], bias, out_dtype);
+  return multiply(self, mat2, scale_a.front(), scale_b.front(), bias, out_dtype);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
