@@ -29,6 +29,7 @@ from common import (
     cpu_model,
     cpu_seconds_of_others,
     interleaved,
+    moved_bytes,
     torchao_call,
 )
 from torch import Tensor
@@ -51,8 +52,7 @@ SIZES = ((1, 4096), (64, 4096), (1024, 1024), (2048, 2048), (4096, 4096), (8192,
 
 def memory_bound(x: Tensor, fmt: ElementFormat) -> float:
     """Bytes that must be read and written, in those of ``copy_``."""
-    written = x.numel() * (1 / fmt.codes_per_byte + 1 / BLOCK_SIZE)
-    return (x.nbytes + written) / (2 * x.nbytes)
+    return moved_bytes(x, fmt) / (2 * x.nbytes)
 
 
 def measure(calls: dict[str, Call], repeats: int) -> dict[str, float]:

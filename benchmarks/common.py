@@ -27,15 +27,28 @@ class Time(NamedTuple):
     minimum: float
 
 
-def interleaved(calls: dict[str, Call], repeats: int) -> dict[str, Time]:
+def wall_clock(call: Call) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    result = call()
+    elapsed = 1e3 * (time.perf_counter() - start)
+    del result  # giving the memory back isn't the call's work
+    return elapsed
+
+
+def moved_bytes(x: Tensor, fmt: ElementFormat) -> float:
+    """What quantizing ``x`` must read and write."""
+    return x.nbytes + x.numel() * (1 / fmt.codes_per_byte + 1 / BLOCK_SIZE)
+
+
+def interleaved(
+    calls: dict[str, Call], repeats: int, clock: Callable[[Call], float] = wall_clock
+) -> dict[str, Time]:
     """Time every call in turn, round after round, so that a slow spell of the machine hits all."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 2):
         for name, call in calls.items():
-            start = time.perf_counter()
-            result = call()
-            elapsed = 1e3 * (time.perf_counter() - start)
-            del result  # giving the memory back isn't the call's work
+            elapsed = clock(call)
             if repeat >= 2:  # the first rounds warm caches and the allocator up
                 times[name].append(elapsed)
     return {name: Time(statistics.median(values), min(values)) for name, values in times.items()}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,15 @@ os.environ |= {"TRITON_DEFAULT_FP_FUSION": "1"} | (
 )
 
 import torch
-from common import BLOCK_SIZE, Call, compiled, torchao_call
+from common import (
+    BLOCK_SIZE,
+    Call,
+    compiled,
+    interleaved,
+    moved_bytes,
+    torchao_call,
+    wall_clock,
+)
 from torch import Tensor
 
 import aten_mx
@@ -68,30 +75,15 @@ ON_GPU = Plan(
 REHEARSAL = Plan("cpu", ("golden", "swizzled"), (64, 256), (32, 64), 2, 3)
 
 
-def microseconds(plan: Plan, calls: dict[str, Call]) -> dict[str, float]:
-    """Median of each call, interleaved, on the device's own clock."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(plan.repeats + 2):
-        for name, call in calls.items():
-            elapsed = time_once(plan.device, call)
-            if repeat >= 2:  # Triton compiles in the first rounds
-                times[name].append(elapsed)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def time_once(device: str, call: Call) -> float:
-    """Microseconds of one call."""
-    if device == "cpu":
-        start = time.perf_counter()
-        call()
-        return 1e6 * (time.perf_counter() - start)
+def device_clock(call: Call) -> float:
+    """Milliseconds of one call on the GPU."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
     call()
     end.record()
     end.synchronize()
-    return 1e3 * begin.elapsed_time(end)
+    return begin.elapsed_time(end)
 
 
 def conformance(plan: Plan) -> Iterator[Row]:
@@ -128,11 +120,6 @@ def same_corner(whole: Tensor, part: Tensor) -> bool:
     rows, columns = part.shape
     view = torch.int16 if part.dtype.itemsize == 2 else torch.uint8
     return torch.equal(whole.view(view)[-rows:, -columns:], part.view(view))
-
-
-def moved_bytes(x: Tensor, fmt: ElementFormat) -> float:
-    """What must be read and written."""
-    return x.nbytes + x.numel() * (1 / fmt.codes_per_byte + 1 / BLOCK_SIZE)
 
 
 def peers(x: Tensor, dim: int) -> dict[str, Call]:
@@ -190,7 +177,9 @@ def speed_rows(
     plan: Plan, calls: dict[str, Call], x: Tensor, fmt: ElementFormat, common: Row
 ) -> Iterator[Row]:
     """Time the calls and judge the two that have a limit."""
-    times = microseconds(plan, calls)
+    clock = wall_clock if plan.device == "cpu" else device_clock
+    timed = interleaved(calls, plan.repeats, clock)
+    times = {name: 1e3 * each.median for name, each in timed.items()}
     copy = 2e-3 * x.nbytes / times["copy_"]
     for call, elapsed in times.items():
         moved = 2 * x.nbytes if call == "copy_" else moved_bytes(x, fmt)

@@ -43,6 +43,20 @@ def run_python(program: str, *arguments: str, cwd: Path | None = None, **environ
     return result.stdout
 
 
+def run_tests_of_the_contract(selection: str, **environment: str) -> None:
+    """Tests of the emulated kernel in a process of their own, whose environment says on which."""
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=Path(__file__).parent,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+
+
 def apply_patch(patch: Path, folder: Path) -> None:
     """Apply a patch to the packages in ``folder``, whatever repository that lies in."""
     alone = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}

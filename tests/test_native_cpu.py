@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import run_python
+from support import run_python, run_tests_of_the_contract
 from torch import Tensor
 
 import aten_mx
@@ -291,16 +291,7 @@ def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
 )
 def test_the_contract_on_the_native_kernel(native_build: dict[str, str], selection: str) -> None:
     """The tests of the emulated kernel; of the errors too, whose texts C++ has for itself."""
-    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        cwd=Path(__file__).parent,
-        env={**os.environ, **native_build, "ATEN_MX_TEST_CPU": "require"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout
+    run_tests_of_the_contract(selection, **native_build, ATEN_MX_TEST_CPU="require")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import load_core, run_python
+from support import load_core, run_python, run_tests_of_the_contract
 
 import aten_mx
 import native_functions_patch
@@ -63,16 +63,7 @@ def test_bytes(check: str, part: tuple[str, ...], flush: str) -> None:
 @pytest.mark.parametrize("selection", ["test_cases.py", "test_torchao_switch.py -k gives"])
 def test_the_contract_in_the_interpreter(selection: str) -> None:
     """The tests of the emulated kernel; TorchAO's casts and the way back through the kernels."""
-    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        cwd=Path(__file__).parent,
-        env=os.environ | {"ATEN_MX_TEST_CPU": "triton"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout
+    run_tests_of_the_contract(selection, ATEN_MX_TEST_CPU="triton")
 
 
 CORE = Path(native_functions_patch.__file__).parent / "torch/_native/ops/quantize_mx"
