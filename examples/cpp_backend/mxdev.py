@@ -12,7 +12,9 @@ system's temporary one. Only ``g++`` (or ``$CXX``) is needed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import contextvars
 import ctypes
 import fcntl
 import getpass
@@ -20,6 +22,8 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +105,29 @@ def load_device() -> None:
     torch.ops.load_library(build("device.cpp"))
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, DeviceModule)
+    atexit.register(_wait_for_backward, torch.zeros((), device=NAME, requires_grad=True))
+
+
+def _wait_for_backward(leaf: torch.Tensor) -> None:
+    """Let autograd's thread of this device drop what it still holds of the last ``backward()``.
+
+    That thread takes the GIL to free the caller's ``contextvars``, after ``backward()`` has
+    returned. A process that ends at that moment aborts: "terminate called without an active
+    exception" (PyTorch 2.13 and 2.14, for any accelerator; pytorch/pytorch#190489). The thread
+    works in order, so once it has freed the context of a last ``backward()``, it has freed all.
+    """
+
+    class Held:
+        pass
+
+    held = Held()
+    freed = weakref.ref(held)
+    context = contextvars.copy_context()
+    context.run(contextvars.ContextVar("held").set, held)
+    context.run(leaf.backward)
+    del held, context
+    while freed() is not None:
+        time.sleep(0.001)
 
 
 def load_kernels(dispatch_key: str = "PrivateUse1") -> ctypes.CDLL:
