@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -224,8 +224,34 @@ def test_functional_derivatives_are_zero() -> None:
     assert torch.equal(torch.func.grad(lambda t: (round_trip(t) * t).sum())(x), round_trip(x))
 
 
+@pytest.fixture
+def no_loops() -> Iterator[None]:
+    """An op without a vmap rule is an error here, not a loop over the examples."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    yield
+    torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+@pytest.mark.parametrize(
+    ("element", "dim", "options"),
+    [*((e, dim, {}) for e in ELEMENTS for dim in (-1, 0)), ("int8", -1, SWIZZLED)],
+)
+def test_vmap_of_a_derivative_is_no_loop(
+    no_loops: None, element: torch.dtype | str, dim: int, options: dict[str, Any]
+) -> None:
+    """The other transform inlines the composite; vmap meets the ops inside."""
+    x = randn(BATCH, 32, 64)
+
+    def run(t: Tensor) -> tuple[Tensor, Any]:
+        outputs = quantize(t, dim, element, **options)
+        return dequantize(*outputs, dim, element, **options).sum(), outputs
+
+    batched = vmap(torch.func.grad(run, has_aux=True))(x)[1]
+    assert_stacked(batched, [run(one)[1] for one in x])
+
+
 @FORWARD_MODE
-def test_derivatives_compose_with_vmap() -> None:
+def test_derivatives_compose_with_vmap(no_loops: None) -> None:
     x = randn(BATCH, 4, 64)
     zero = torch.zeros_like(x)
 

@@ -26,10 +26,10 @@ STRIDES_OF_EMPTY_VIEWS = _fault(
     gone_in=(2, 14),
 )
 NEGATIVE_BIT_IGNORED = _fault(
-    "Inductor (2.13, 2.14) ignores the negative bit of a graph's input: x + 1 too", AssertionError
+    "Inductor (2.13 to 2.15) ignores the negative bit of a graph's input: x + 1 too", AssertionError
 )
 FLOAT4_NOT_SERIALIZED = _fault(
-    "PyTorch (2.13, 2.14) has no serialized name for float4_e2m1fn_x2", SerializeError
+    "PyTorch (2.13 to 2.15) has no serialized name for float4_e2m1fn_x2", SerializeError
 )
 STRICTER_META_OF_2_13 = pytest.mark.skipif(
     VERSION >= (2, 14), reason="2.14's meta function of _scaled_mm_v2 takes these scales"
