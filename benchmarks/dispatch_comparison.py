@@ -120,9 +120,22 @@ def compiled(op: Any, x: Tensor) -> str:
     return next((f"one node: the {name} runs" for name in names if calls[name]), "inlined")
 
 
+def declining(op: Any) -> Callable[[Tensor], Any]:
+    """An entry of Inductor's table that inlines only where the device has no kernel."""
+
+    def entry(self: Tensor) -> Any:
+        key = torch._C._dispatch_key_for_device(self.device.type)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+            return NotImplemented
+        return EMULATED(*_arguments(self))
+
+    return entry
+
+
 def answers(op: Any) -> dict[str, str]:
     """The table's column for one key."""
     from torch._inductor.decomposition import decompositions
+    from torch._inductor.lowering import make_fallback
 
     x = torch.randn(4, 64)
     program = torch.export.export(Quantize(op), (x,))
@@ -143,13 +156,15 @@ def answers(op: Any) -> dict[str, str]:
             op, program.run_decompositions()
         )
         found["`torch.compile`, device with a kernel"] = compiled(op, x)
-        entry = decompositions.pop(op, None)
+        decompositions.pop(op, None)
         found["the same, without Inductor's table entry"] = compiled(op, x)
         decompositions[op] = _counting("composite", EMULATED)
         found["the same, with a table entry by hand"] = compiled(op, x)
-        decompositions.pop(op)
-        if entry is not None:
-            decompositions[op] = entry
+        # What the entry declines needs a fallback, which Inductor makes only for ops without entry.
+        make_fallback(op, override_decomp=True)
+        decompositions[op] = declining(op)
+        found["the same, with an entry that declines"] = compiled(op, x)
+    found["`torch.compile` with that entry, no kernel"] = compiled(op, x)
     return found
 
 

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 from support import run_python
 
+import aten_mx
 from aten_mx.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +101,50 @@ def test_numbers_in_the_text_are_the_tables() -> None:
         assert max(render.MODES, key=lambda mode: sqnr(name, "fp4_e2m1", mode)) == "even"
         for fmt in FORMATS:
             assert sqnr(name, fmt, "ceil") <= sqnr(name, fmt, "rceil")
+
+
+def test_inlining_traces_as_many_nodes_as_the_text_says() -> None:
+    class BothWays(torch.nn.Module):
+        def forward(self, x: torch.Tensor, payload: torch.Tensor, scale: torch.Tensor) -> object:
+            call = (-1, 32, "fp8_e4m3")
+            return (
+                torch.ops.aten_mx.quantize_mx.format(x, *call),
+                torch.ops.aten_mx.dequantize_mx.format(payload, scale, *call, x.dtype),
+            )
+
+    x = torch.randn(4, 64)
+    program = torch.export.export(BothWays(), (x, *aten_mx.quantize_mx(x)))
+    table = aten_mx.decomposition_table()
+    inlined = program.run_decompositions(table).graph.nodes
+    nodes = sum(node.op == "call_function" for node in inlined)
+    text = " ".join(TEXT.split())
+    said = re.search(r"some (\d+) nodes are traced to quantize and some (\d+) to dequant", text)
+    assert said
+    assert sum(map(int, said.groups())) == pytest.approx(nodes, rel=0.1)
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="the numbers are 2.13's")
+def test_precedents_in_core() -> None:
+    """What the text says of native_functions.yaml, from the copy that the wheel carries."""
+    path = Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_functions.yaml"
+    entries = yaml.safe_load(path.read_text())
+    composite = "CompositeImplicitAutograd"
+    beside, core, core_and_composite = [], 0, 0
+    for entry in entries:
+        # Without a dispatch table, and not structured, the one kernel is the composite.
+        structured = {"structured", "structured_delegate"} & set(entry)
+        keys = ", ".join(entry.get("dispatch", () if structured else (composite,))).split(", ")
+        if composite in keys and any(key in ("CPU", "CUDA", "MPS") for key in keys):
+            beside.append(entry["func"].partition("(")[0])
+        if "core" in entry.get("tags", ()):
+            core += 1
+            core_and_composite += composite in keys
+    text = " ".join(TEXT.split())
+    assert f"{len(beside)} of {len(entries):,} entries have such a composite" in text
+    names = ", ".join(f"`{name}`" for name in sorted(beside))
+    assert f"for ordinary tensors: {names}" in text
+    assert core_and_composite == 10
+    assert f"Ten of the {core} core operators of 2.13 have such a composite" in text
 
 
 def test_broken_markers_are_refused() -> None:
