@@ -65,7 +65,7 @@ class KernelHandle:
             warnings.simplefilter("ignore")  # PyTorch's word on overriding: it was asked for
             for name, kernel in zip(_overloads(op), _ADAPTERS[op](fn, supports), strict=True):
                 functools.update_wrapper(kernel, fn)
-                self._library.impl(name, kernel, dispatch_key)
+                self._library.impl(name, kernel, dispatch_key, allow_override=True)
         _registered.append(self)
         forget_compiled()
 

@@ -72,13 +72,16 @@ class ScaleCalculationMode(IntEnum):
             <ScaleCalculationMode.EVEN: 2>
         """
         value = getattr(mode, "value", mode)
-        for member in cls:
+        for member in _MODES:
             if value == member.value or value == member.name.lower():
                 return member
         raise ValueError(unknown_mode_message(value))
 
 
+_MODES = tuple(ScaleCalculationMode)  # Dynamo of torch 2.11 can't iterate over the class itself
+
+
 def unknown_mode_message(mode: object) -> str:
     """Error text for a scale mode that does not exist."""
-    known = ", ".join(f"{member.value} ({member.name.lower()})" for member in ScaleCalculationMode)
+    known = ", ".join(f"{member.value} ({member.name.lower()})" for member in _MODES)
     return f"scale_calculation_mode must be one of {known}, got {mode}"
