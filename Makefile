@@ -9,16 +9,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-slow test-matrix lint bench bench-cpu rfc dist clean
 help:
-	@echo "make demo   quantize the MiniLM sentence encoder's weights, print a table"
-	@echo "make test   run the tests, warnings as errors"
-	@echo "make test-slow  run the exhaustive ones that make test leaves out"
-	@echo "make test-matrix  run them on every supported release of torch"
-	@echo "make lint   ruff, mypy --strict"
-	@echo "make bench  time the emulated kernel against TorchAO and copy_"
-	@echo "make bench-cpu  time the native CPU kernel against copy_ and the peers"
-	@echo "make rfc    measure accuracy and dispatch, write tables and figures into the proposal"
-	@echo "make dist   build the wheel and the source distribution"
-	@echo "make clean  remove the virtual environment and caches"
+	@echo "make demo         quantize the MiniLM sentence encoder's weights, print a table"
+	@echo "make test         run the tests, warnings as errors"
+	@echo "make test-slow    run the exhaustive ones that make test leaves out"
+	@echo "make test-matrix  make test with each of torch $(MATRIX)"
+	@echo "make lint         ruff, mypy --strict"
+	@echo "make bench        time the emulated kernel against TorchAO and copy_"
+	@echo "make bench-cpu    time the native CPU kernel against copy_ and the peers; BENCH=options"
+	@echo "make rfc          measure accuracy and dispatch, write tables and figures into the proposal"
+	@echo "make dist         build the wheel and the source distribution"
+	@echo "make clean        remove the virtual environments and caches"
+	@echo "Any of them: PYTHON=$(PYTHON) TORCH=$(TORCH) VENV=$(VENV)"
 
 # torch first: as a dependency of another package it could come as a much larger build.
 $(VENV)/.demo: pyproject.toml

@@ -235,7 +235,7 @@ def _check_payload_dtype(
     op: str, dtype: torch.dtype, fmt: ElementFormat | None, elem_format: str | None
 ) -> ElementFormat:
     if fmt is None:
-        hint = "; for raw bytes call dequantize_mx.format" if dtype is torch.uint8 else ""
+        hint = "; raw bytes need elem_format (dequantize_mx.format)" if dtype is torch.uint8 else ""
         _fail(TypeError, f"{op}: self must be {_names(FORMAT_OF_DTYPE)}, got {dtype}{hint}")
     accepted = [fmt.payload_dtype]
     if fmt.dtype is not None and fmt.dtype is not fmt.payload_dtype:

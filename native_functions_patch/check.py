@@ -1,6 +1,6 @@
 """Proves the patch on the installed wheel, without a PyTorch checkout, or applies it to one.
 
-    python -m native_functions_patch.check [--keep] [--source DIR]
+    python -m native_functions_patch.check [--keep] [--source DIR | --wheel DIR]
 
 Exit code 0: every step passed; 1: one failed; 2: the run itself could not be done.
 """
@@ -21,6 +21,7 @@ from native_functions_patch.overlay import make_overlay
 from native_functions_patch.report import FAIL, NOTE, Report
 from native_functions_patch.tree import (
     PATCH_ROOT,
+    PATCHES,
     PatchError,
     apply_patches,
     changed_paths,
@@ -29,6 +30,8 @@ from native_functions_patch.tree import (
 )
 
 CANNOT_RUN = 2
+# What PyTorch's torchgen (the first) and tests (the others) import: modules by package.
+NEEDED = {"pyyaml": "yaml", "expecttest": "expecttest", "numpy": "numpy"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,10 +68,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _missing_tool(*, needs_all: bool) -> str | None:
+    if not PATCHES.is_dir():
+        return "the installed package has no diffs: run this in the root of the repository"
     if shutil.which("git") is None:
         return "git is needed to apply the diffs, and isn't on the PATH"
-    if needs_all and importlib.util.find_spec("yaml") is None:
-        return "torchgen needs pyyaml: pip install pyyaml"
+    absent = [name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if needs_all and absent:
+        return f"PyTorch's torchgen and tests need more: pip install {' '.join(absent)}"
     if needs_all and compiling.compiler() is None:
         return "no C++ compiler: install g++, or set CXX"
     if importlib.util.find_spec("torch") is None:

@@ -12,9 +12,8 @@ from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.schema import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("rfc/*.md"), *ROOT.glob("*/README.md")]
-)
+PATTERNS = ("*.md", "docs/*.md", "rfc/*.md", "*/README.md", "examples/*/README.md")
+DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 SEMANTICS = ROOT / "docs" / "semantics.md"
 RFC = ROOT / "rfc" / "RFC-00xx-quantize-mx.md"
 FOLDERS = "aten_mx|benchmarks|docs|examples|native_functions_patch|rfc|tests"

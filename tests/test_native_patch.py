@@ -121,19 +121,24 @@ def test_source_must_be_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no PyTorch checkout" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("tool", ["git", "yaml", "compiler"])
+@pytest.mark.parametrize("tool", ["git", "yaml", "expecttest", "compiler"])
 def test_what_is_missing_is_named(
     tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     which, find_spec = shutil.which, importlib.util.find_spec
     if tool == "git":
         monkeypatch.setattr(shutil, "which", lambda name: None if name == "git" else which(name))
-    elif tool == "yaml":
+    elif tool in ("yaml", "expecttest"):
         monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name: None if name == "yaml" else find_spec(name)
+            importlib.util, "find_spec", lambda name: None if name == tool else find_spec(name)
         )
     else:
         monkeypatch.setattr(compiling, "compiler", lambda: None)
     assert check.main([]) == 2
-    expected = {"git": "git is needed", "yaml": "pyyaml", "compiler": "no C\\+\\+ compiler"}
+    expected = {
+        "git": "git is needed",
+        "yaml": "pip install pyyaml$",
+        "expecttest": "pip install expecttest$",
+        "compiler": "no C\\+\\+ compiler",
+    }
     assert re.search(f"^cannot run: .*{expected[tool]}", capsys.readouterr().err)

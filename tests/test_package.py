@@ -62,3 +62,8 @@ def test_works_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     subprocess.run([*pip, tmp_path, wheel], check=True, capture_output=True)
     assert run_python(INSTALLED, str(tmp_path), cwd=tmp_path, PYTHONPATH=str(tmp_path)) == "works\n"
+    code = "from native_functions_patch import check; print(check.main([]))"
+    asked = [sys.executable, "-c", code]
+    result = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "2\n"
+    assert "run this in the root of the repository" in result.stderr

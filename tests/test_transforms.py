@@ -156,7 +156,7 @@ def test_vmap_checks_one_example() -> None:
     payload, scale = quantize(randn(BATCH, 4, 64), -1, E4M3)
     with pytest.raises(ValueError, match=r"scale must have shape \[4, 2\] .* got \[3, 4, 2\]"):
         vmap(lambda p: dequantize(p, scale, -1, E4M3))(payload)
-    with pytest.raises(TypeError, match=r"for raw bytes call dequantize_mx\.format"):
+    with pytest.raises(TypeError, match=r"raw bytes need elem_format \(dequantize_mx\.format\)"):
         vmap(lambda p, s: DEQUANTIZE(p, s, -1, 32, torch.float32))(payload.view(torch.uint8), scale)
 
 

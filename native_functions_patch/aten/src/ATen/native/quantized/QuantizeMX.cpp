@@ -255,8 +255,9 @@ const MXFormat* check_payload_dtype(
       element_dtypes(),
       ", got ",
       dtype_name(dtype),
-      dtype == ScalarType::Byte ? "; for raw bytes call dequantize_mx.format"
-                                : "");
+      dtype == ScalarType::Byte
+          ? "; raw bytes need elem_format (dequantize_mx.format)"
+          : "");
   c10::SmallVector<ScalarType, 2> accepted{format->payload_dtype()};
   if (format->dtype != ScalarType::Undefined &&
       format->dtype != accepted.front()) {
