@@ -282,7 +282,7 @@ def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "test_errors.py",
+        "test_errors.py test_errors_order.py",
         "test_cases.py",
         "test_transforms.py",
         "test_alias.py",
