@@ -16,18 +16,14 @@ from cases import (
     to_payload,
     to_tensor,
 )
+from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from cases_elements import ELEMENT_CASES
-from cases_extremes import EXTREME_CASES
-from cases_scale import SCALE_CASES
 from reference import FORMATS, MODES, Array, decode_float
 
 import aten_mx  # noqa: F401  (registers the ops)
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
-
-QUANTIZE_CASES = [*SCALE_CASES, *EXTREME_CASES, *ELEMENT_CASES]
 
 
 def hexadecimal(row: Array) -> str:
