@@ -46,6 +46,7 @@ def describe(case: QuantizeCase | DequantizeCase, how: str, *pairs: tuple[Array,
 def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
     """All rows of a combination as one matrix, a row each, blocked along either dimension."""
     cases = [case for case in QUANTIZE_CASES if case.applies(fmt, mode, dtype)]
+    assert cases, f"tests/cases_*.py has no row of {fmt}, {mode}, {dtype}"
     bits = np.stack([case.block(dtype) for case in cases])
     payload = to_payload(np.stack([case.block_codes() for case in cases]), fmt)
     scale = np.array([[case.scale] for case in cases], np.uint8)
@@ -85,6 +86,7 @@ def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
 def test_dequantize_cases(fmt: str, dtype: str) -> None:
     """As above: the rows of a format and result dtype as one matrix."""
     cases = [case for case in DEQUANTIZE_CASES if (case.fmt, case.dtype) == (fmt, dtype)]
+    assert cases, f"tests/cases_dequantize.py has no row of {fmt}, {dtype}"
     payload = to_payload(np.stack([case.block_codes() for case in cases]), fmt)
     scale = to_tensor(np.array([[case.scale] for case in cases], np.uint8), torch.float8_e8m0fnu)
     calls = {
