@@ -34,7 +34,7 @@ _dequantize_mx = torch.ops.aten_mx.dequantize_mx
 _bitcast = torch.ops.aten_mx._bitcast.default
 
 
-def has_kernel(op: torch._ops.OpOverload, device: torch.device) -> bool:
+def device_has_kernel(op: torch._ops.OpOverload, device: torch.device) -> bool:
     """Whether ``device`` has a kernel of its own for ``op``, and not only the composite."""
     key = torch._C._dispatch_key_for_device(device.type)
     return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
@@ -46,7 +46,7 @@ def _is_for_kernel(op: torch._ops.OpOverload, self: Tensor) -> bool:
     AOTInductor's does (PyTorch 2.13): it takes its trace for an export after dispatch, where all
     CompositeImplicit ops are decomposed. An opaque op keeps the call there.
     """
-    return type(self) is FunctionalTensor and has_kernel(op, self.device)
+    return type(self) is FunctionalTensor and device_has_kernel(op, self.device)
 
 
 def quantize_mx_inlined(
@@ -89,7 +89,7 @@ def quantize_mx_format_composite(
         outputs: tuple[Tensor, Tensor] = torch.ops.aten_mx._quantize_mx(*args)
         return outputs
     dtype = call.fmt.dtype
-    if dtype is None or swizzle_type or not has_kernel(_quantize_mx.default, self.device):
+    if dtype is None or swizzle_type or not device_has_kernel(_quantize_mx.default, self.device):
         return emulate_quantize(self, block_size, call, swizzle_type)
     output, scale = _quantize_mx.default(self, dim, block_size, dtype, scale_calculation_mode)
     if dtype is not call.output.dtype:
@@ -136,7 +136,11 @@ def dequantize_mx_format_composite(
         kept: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
         return kept
     payload_dtype = call.fmt.dtype
-    if payload_dtype is None or swizzle_type or not has_kernel(_dequantize_mx.default, self.device):
+    if (
+        payload_dtype is None
+        or swizzle_type
+        or not device_has_kernel(_dequantize_mx.default, self.device)
+    ):
         return emulate_dequantize(self, scale, block_size, call, swizzle_type)
     if self.dtype is not payload_dtype:
         self = _bitcast(self, payload_dtype, call.dim)

@@ -162,7 +162,7 @@ def register_kernel(
         )
     if not override:
         for overload in _overloads(op):
-            if has_kernel(overload, dispatch_key):
+            if key_has_kernel(overload, dispatch_key):
                 raise RuntimeError(
                     f"register_kernel: {overload} has a kernel for {dispatch_key} already, "
                     f"{_who(overload, dispatch_key)}; pass override=True to replace it"
@@ -190,7 +190,7 @@ def kernels() -> list[KernelInfo]:
             rows += [
                 KernelInfo(overload, key, _who(overload, key), "one node")
                 for key in BACKEND_KEYS
-                if has_kernel(overload, key)
+                if key_has_kernel(overload, key)
             ]
             emulated = f"{composite.__name__}.{op}"
             rows.append(KernelInfo(overload, "CompositeImplicitAutograd", emulated, "inlined"))
@@ -201,7 +201,7 @@ def _overloads(op: str) -> tuple[str, str]:
     return op, f"{op}.format"
 
 
-def has_kernel(overload: str, dispatch_key: str) -> bool:
+def key_has_kernel(overload: str, dispatch_key: str) -> bool:
     """Whether an overload, such as ``quantize_mx.format``, has a kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten_mx::{overload}", dispatch_key)
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aten_mx.formats import FORMAT_OF_DTYPE, FORMATS
+from aten_mx.scaling import ScaleCalculationMode
+
 E4M3 = torch.float8_e4m3fn
 FP4 = torch.float4_e2m1fn_x2
-DTYPES = (E4M3, torch.float8_e5m2, FP4, torch.int8)
-FORMATS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp6_e3m2", "fp4_e2m1", "int8")
 REAL = (torch.float32, torch.bfloat16, torch.float16)
 # shape and dim, then a view of the tensor
 LAYOUTS: tuple[tuple[tuple[int, ...], int, Callable[[Tensor], Tensor]], ...] = (
@@ -41,8 +42,8 @@ def calls() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     for shape, dim, view in LAYOUTS:
         for dtype in REAL:
             x = view(_values(shape, dtype))
-            for mode in range(4):
-                for element in (*DTYPES, *FORMATS):
+            for mode in range(len(ScaleCalculationMode)):
+                for element in (*FORMAT_OF_DTYPE, *FORMATS):
                     yield f"{shape} {dtype} {element} {mode}", (x, dim, 32, element, mode), {}
             if dim == -1:
                 yield f"{shape} {dtype} swizzled", (x, dim, 32, "fp4_e2m1"), {"swizzle_type": 1}

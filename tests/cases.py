@@ -31,7 +31,7 @@ SCALAR_TYPES = {
 }
 # Payload dtype of the string overload: raw bytes where PyTorch has no complete dtype.
 PAYLOAD_DTYPES = {
-    fmt: torch.uint8 if fmt[:3] in ("fp4", "fp6") else SCALAR_TYPES[fmt] for fmt in FORMATS
+    name: SCALAR_TYPES[name] if fmt.bits == 8 else torch.uint8 for name, fmt in FORMATS.items()
 }
 
 

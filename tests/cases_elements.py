@@ -6,6 +6,7 @@ elements are rounded as they stand. Notation as in ``cases_scale.py``.
 
 from cases import ALL_DTYPES, ALL_MODES, NOT_CEIL, NOT_FLOOR
 from cases import QuantizeCase as Row
+from reference import FORMATS
 
 # --- ties, and one float32 ulp on either side of one ---------------------------------------------
 
@@ -44,7 +45,7 @@ def _negated(fmt: str, code: int) -> int:
     """Code of the negated value: a sign bit, or two's complement."""
     if fmt == "int8":
         return -code & 0xFF
-    return code | {"fp8": 0x80, "fp6": 0x20, "fp4": 0x08}[fmt[:3]]
+    return code | 1 << (FORMATS[fmt].bits - 1)
 
 
 def _ties(fmt: str) -> list[Row]:

@@ -17,8 +17,6 @@ import torch
 TEST_CPU = os.environ.get("ATEN_MX_TEST_CPU", "off")
 os.environ["ATEN_MX_CPU"] = "off" if TEST_CPU == "triton" else TEST_CPU
 
-TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
-
 
 @pytest.fixture(scope="session")
 def native_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -53,7 +51,8 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with TorchAO and ``rfc/torchao.patch``, without TorchAO's CUDA libraries."""
-    from support import apply_patch  # imports the package: not before its environment is set
+    # Imports the package: not before its environment is set.
+    from support import TORCHAO_PATCH, apply_patch
 
     folder = tmp_path_factory.mktemp("patched")
     spec = importlib.util.find_spec("torchao")
@@ -63,6 +62,17 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(package, folder / "torchao", ignore=shutil.ignore_patterns("*.so"))
     apply_patch(TORCHAO_PATCH, folder)
     return folder
+
+
+@pytest.fixture
+def switched_off() -> Iterator[None]:
+    """Nothing that one test switches in TorchAO is left on in the next."""
+    from aten_mx import compiler
+    from aten_mx.integrations import torchao as switch
+
+    assert not compiler.switches
+    yield
+    switch.disable()
 
 
 def pytest_configure() -> None:

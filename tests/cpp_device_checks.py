@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import SCALAR_TYPES
+from cpp_device import Calls, check_same, to_device
 from samples import (
     DEQUANTIZE,
     MODES,
@@ -24,7 +25,6 @@ from samples import (
     assert_same,
     bytes_of,
     dequantize_samples,
-    flat,
     quantize_samples,
 )
 from torch import Tensor
@@ -38,42 +38,9 @@ from aten_mx import reference
 E4M3 = torch.float8_e4m3fn
 
 
-class Calls:
-    """How often the device's kernels ran: quantize_mx's, then dequantize_mx's."""
-
-    def __init__(self) -> None:
-        import mxdev
-
-        self._library = mxdev.load_kernels()  # loaded before; this gives the same library again
-        self._seen = self._total()
-
-    def _total(self) -> tuple[int, int]:
-        return self._library.quantize_mx_calls(), self._library.dequantize_mx_calls()
-
-    def new(self) -> tuple[int, int]:
-        """Calls since this was last asked."""
-        before, self._seen = self._seen, self._total()
-        return self._seen[0] - before[0], self._seen[1] - before[1]
-
-
 @pytest.fixture
 def calls() -> Calls:
     return Calls()
-
-
-def to_device(tensor: Tensor) -> Tensor:
-    """All of the tensor's memory, so that strides and gaps are the same over there."""
-    memory = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-    moved = memory.to("mxdev")
-    return moved.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-def check_same(results: Any, expected: Any) -> None:
-    """Results on the device against the CPU's, to the byte and the stride."""
-    results, expected = flat(results), flat(expected)
-    assert [t.device.type for t in results] == ["mxdev"] * len(expected)
-    assert [t.stride() for t in results] == [t.stride() for t in expected]
-    assert_same([t.cpu() for t in results], expected)
 
 
 def bits_of_every_size(count: int) -> Tensor:

@@ -55,7 +55,7 @@ def random_call(rng: random.Random) -> Call:
         shape,
         dim - rng.choice((0, len(shape))),
         block_size,
-        rng.randrange(4),
+        rng.randrange(len(aten_mx.ScaleCalculationMode)),
         int(can_swizzle and rng.random() < 0.3),
     )
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cases import DequantizeCase, QuantizeCase, _bits
+from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from test_cases import QUANTIZE_CASES
 
 PATH = Path(__file__).parent.parent / "aten_mx" / "data" / "golden_vectors.csv"
 HEADER = ("op", "name", "elem_format", "modes", "dtype", "values", "scale", "codes")

@@ -25,7 +25,7 @@ from cases import PAYLOAD_DTYPES, SCALAR_TYPES
 from torch import Tensor
 from torch._ops import OpOverload
 
-import aten_mx  # noqa: F401  (registers the ops)
+import aten_mx
 
 QUANTIZE = torch.ops.aten_mx.quantize_mx
 DEQUANTIZE = torch.ops.aten_mx.dequantize_mx
@@ -35,7 +35,7 @@ OVERLOADS: tuple[OpOverload, ...] = (
     DEQUANTIZE.default,
     DEQUANTIZE.format,
 )
-MODES = range(4)
+MODES = range(len(aten_mx.ScaleCalculationMode))
 REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SWIZZLED = {"swizzle_type": 1}
 

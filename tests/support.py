@@ -16,6 +16,8 @@ import torch
 import aten_mx
 import native_functions_patch
 
+TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
+
 
 @contextlib.contextmanager
 def cpu_kernel() -> Iterator[None]:

@@ -16,18 +16,14 @@ from cases import (
     to_payload,
     to_tensor,
 )
+from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from cases_elements import ELEMENT_CASES
-from cases_extremes import EXTREME_CASES
-from cases_scale import SCALE_CASES
 from reference import FORMATS, MODES, Array, decode_float
 
 import aten_mx  # noqa: F401  (registers the ops)
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
-
-QUANTIZE_CASES = [*SCALE_CASES, *EXTREME_CASES, *ELEMENT_CASES]
 
 
 def hexadecimal(row: Array) -> str:
@@ -50,6 +46,7 @@ def describe(case: QuantizeCase | DequantizeCase, how: str, *pairs: tuple[Array,
 def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
     """All rows of a combination as one matrix, a row each, blocked along either dimension."""
     cases = [case for case in QUANTIZE_CASES if case.applies(fmt, mode, dtype)]
+    assert cases, f"tests/cases_*.py has no row of {fmt}, {mode}, {dtype}"
     bits = np.stack([case.block(dtype) for case in cases])
     payload = to_payload(np.stack([case.block_codes() for case in cases]), fmt)
     scale = np.array([[case.scale] for case in cases], np.uint8)
@@ -89,6 +86,7 @@ def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
 def test_dequantize_cases(fmt: str, dtype: str) -> None:
     """As above: the rows of a format and result dtype as one matrix."""
     cases = [case for case in DEQUANTIZE_CASES if (case.fmt, case.dtype) == (fmt, dtype)]
+    assert cases, f"tests/cases_dequantize.py has no row of {fmt}, {dtype}"
     payload = to_payload(np.stack([case.block_codes() for case in cases]), fmt)
     scale = to_tensor(np.array([[case.scale] for case in cases], np.uint8), torch.float8_e8m0fnu)
     calls = {

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch_faults
 from cases import SCALAR_TYPES
-from samples import REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
+from samples import MODES, REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
 from support import cpu_kernel, run_python
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -47,7 +47,7 @@ def flush_to_zero() -> Iterator[None]:
 def round_trips(x: Tensor, fmt: str) -> list[Tensor]:
     """All modes and three result dtypes of one format."""
     results = []
-    for mode in range(4):
+    for mode in MODES:
         output, scale = quantize_mx.format(x, -1, 32, fmt, mode)
         results += [output, scale]
     return results + [
@@ -69,12 +69,17 @@ def hard_blocks() -> Tensor:
     return x
 
 
-# By default one of each kind; the next test has all of them in one graph.
+# By default these; the next test has all formats in one graph.
+ONE_OF_EACH_KIND = ("fp8_e4m3", "fp4_e2m1", "int8")
+
+
 @pytest.mark.proves("emulated, compiled")
 @pytest.mark.parametrize(
     "fmt",
-    ["fp8_e4m3", "fp4_e2m1", "int8"]
-    + [pytest.param(fmt, marks=pytest.mark.slow) for fmt in ("fp8_e5m2", "fp6_e2m3", "fp6_e3m2")],
+    [
+        pytest.param(fmt, marks=() if fmt in ONE_OF_EACH_KIND else pytest.mark.slow)
+        for fmt in FORMATS
+    ],
 )
 def test_every_format_and_mode(fmt: str) -> None:
     """Also under flush-to-zero: neither a constant the compiler folds nor a step is subnormal."""

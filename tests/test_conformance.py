@@ -23,8 +23,7 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "python_backend"
 
 
 def test_the_golden_file_is_that_of_the_cases() -> None:
-    """``python tests/golden.py`` writes it."""
-    assert golden.PATH.read_text() == golden.text()
+    assert golden.PATH.read_text() == golden.text(), "run: python tests/golden.py"
 
 
 def test_names_of_golden_vectors_are_unique() -> None:

@@ -51,7 +51,7 @@ def test_device(builds: dict[str, str]) -> None:
 LATE_KERNELS = """
 import mxdev
 mxdev.load_device()
-from cpp_device_checks import Calls, check_same, to_device
+from cpp_device import Calls, check_same, to_device
 from samples import dequantize_samples, quantize_samples
 
 samples = [*quantize_samples(), *dequantize_samples()]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import aten_mx
+from aten_mx import ScaleCalculationMode
 from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.schema import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
-PATTERNS = ("*.md", "docs/*.md", "rfc/*.md", "*/README.md", "examples/*/README.md")
+PATTERNS = ("*.md", "docs/*.md", "rfc/*.md", "[!.]*/README.md", "examples/*/README.md")
 DOCUMENTS = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 SEMANTICS = ROOT / "docs" / "semantics.md"
 RFC = ROOT / "rfc" / "RFC-00xx-quantize-mx.md"
@@ -98,6 +100,16 @@ def test_the_proposals_table_of_formats_is_the_packages() -> None:
         assert number(largest) == Fraction(fmt.max_normal)
         if not fmt.twos_complement:
             assert fields == f"{fmt.exponent_bits}, {fmt.mantissa_bits}"
+
+
+def test_the_table_of_modes_is_the_packages() -> None:
+    rows = re.findall(r'\| (\d+) \| `"(\w+)"` \|', SEMANTICS.read_text())
+    assert rows == [(str(mode.value), mode.name.lower()) for mode in ScaleCalculationMode]
+
+
+def test_the_front_doors_name_every_format() -> None:
+    for name in FORMATS:
+        assert f'"{name}"' in (aten_mx.quantize_mx.__doc__ or "")
 
 
 @pytest.mark.parametrize("document", [SEMANTICS, RFC], ids=lambda path: path.name)

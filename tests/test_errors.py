@@ -1,226 +1,45 @@
-"""Every row of the contract's error table: type, text, order, and the same from everywhere."""
+"""Every row of the contract's error table: type and text, the same from everywhere.
+
+Which of two faults wins is ``test_errors_order.py``'s.
+"""
 # ruff: noqa: E501  (expected texts stand as they are printed)
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
-from typing import Any
-
-import expecttest
 import pytest
 import torch
-from samples import DEQUANTIZE, QUANTIZE, Sample, bytes_of
+from error_calls import (
+    CONTAINED,
+    E4M3,
+    E8M0,
+    FP4,
+    SAME,
+    ErrorTest,
+    back,
+    back_fmt,
+    base,
+    error_of,
+    fmt,
+    raw,
+    zeros,
+)
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-import aten_mx
-from aten_mx import dispatch
-
-E4M3 = torch.float8_e4m3fn
-E8M0 = torch.float8_e8m0fnu
-FP4 = torch.float4_e2m1fn_x2
-COMPOSITES = {
-    QUANTIZE.default: dispatch.quantize_mx_composite,
-    QUANTIZE.format: dispatch.quantize_mx_format_composite,
-    DEQUANTIZE.default: dispatch.dequantize_mx_composite,
-    DEQUANTIZE.format: dispatch.dequantize_mx_format_composite,
-}
 # Kinds of tensors that PyTorch warns about when one is made.
 BETA = pytest.mark.filterwarnings(
     "ignore:Sparse [A-Z]* tensor",
     "ignore:torch.quantize_per_tensor",
     "ignore:The PyTorch API of nested tensors",
 )
-Route = Callable[[Sample], object]
 
 
-def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor of any dtype."""
-    return torch.zeros(shape, dtype=torch.uint8).to(dtype)
+def quantized_tensor(x: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(x, 1.0, 0, torch.qint8)
 
 
-def raw(*shape: int, dtype: torch.dtype = E8M0) -> Tensor:
-    """A tensor of a dtype of one byte."""
-    return torch.ones(shape, dtype=torch.uint8).view(dtype)
-
-
-# --- one call of each overload, valid but for the arguments given ---------------------------------
-
-
-def base(
-    x: Tensor | None = None,
-    dim: int = -1,
-    block_size: int = 32,
-    dtype: torch.dtype = E4M3,
-    mode: int = 0,
-) -> Sample:
-    x = zeros(4, 64) if x is None else x
-    return Sample("base", QUANTIZE.default, (x, dim, block_size, dtype, mode), {})
-
-
-def fmt(
-    x: Tensor | None = None,
-    dim: int = -1,
-    block_size: int = 32,
-    elem_format: str = "fp8_e4m3",
-    mode: int = 0,
-    swizzle: int = 0,
-) -> Sample:
-    x = zeros(4, 64) if x is None else x
-    args = (x, dim, block_size, elem_format, mode)
-    return Sample("format", QUANTIZE.format, args, {"swizzle_type": swizzle})
-
-
-def back(
-    x: Tensor | None = None,
-    scale: Tensor | None = None,
-    dim: int = -1,
-    block_size: int = 32,
-    dtype: torch.dtype = torch.float32,
-) -> Sample:
-    x = raw(4, 64, dtype=E4M3) if x is None else x
-    scale = raw(4, 2) if scale is None else scale
-    return Sample("base", DEQUANTIZE.default, (x, scale, dim, block_size, dtype), {})
-
-
-def back_fmt(
-    x: Tensor | None = None,
-    scale: Tensor | None = None,
-    dim: int = -1,
-    block_size: int = 32,
-    elem_format: str = "fp8_e4m3",
-    dtype: torch.dtype = torch.float32,
-    swizzle: int = 0,
-) -> Sample:
-    x = raw(4, 64, dtype=E4M3) if x is None else x
-    scale = raw(4, 2) if scale is None else scale
-    args = (x, scale, dim, block_size, elem_format, dtype)
-    return Sample("format", DEQUANTIZE.format, args, {"swizzle_type": swizzle})
-
-
-# --- the ways to reach the op ---------------------------------------------------------------------
-
-
-def within(context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Route:
-    def route(call: Sample) -> None:
-        with context():
-            call.call()
-
-    return route
-
-
-def on_inference_tensors(call: Sample) -> None:
-    with torch.inference_mode():
-        call = call.map(torch.clone)
-    assert all(tensor.is_inference() for tensor in call.tensors)
-    call.call()
-
-
-def on_fake(call: Sample) -> None:
-    with FakeTensorMode() as mode:
-        call.map(mode.from_tensor).call()
-
-
-def over_tensors(call: Sample) -> Callable[..., Any]:
-    """The call as a function of its tensors."""
-    rest = call.args[len(call.tensors) :]
-    return lambda *tensors: call.overload(*tensors, *rest, **call.kwargs)
-
-
-def in_vmap(call: Sample) -> None:
-    """A batch of two; the text must be about one example."""
-    torch.func.vmap(over_tensors(call))(*(t.expand(2, *t.shape) for t in call.tensors))
-
-
-class AsModule(torch.nn.Module):
-    """torch.export wants a module."""
-
-    def __init__(self, call: Sample) -> None:
-        super().__init__()
-        self.function = over_tensors(call)
-
-    def forward(self, *tensors: Tensor) -> Any:
-        return self.function(*tensors)
-
-
-def front_door(call: Sample) -> None:
-    kwargs: dict[str, Any] = dict(call.kwargs)
-    if call.overload._schema.name == QUANTIZE.default._schema.name:
-        aten_mx.quantize_mx(*call.args, **kwargs)
-        return
-    *args, dtype = call.args
-    if call.overload is DEQUANTIZE.format:
-        kwargs["elem_format"] = args.pop()
-    aten_mx.dequantize_mx(*args, dtype, **kwargs)
-
-
-# These take any tensor; the others cannot hold a sparse, nested or quantized one, or two devices.
-EAGER: dict[str, Route] = {
-    "eager": within(contextlib.nullcontext),
-    "no_grad": within(torch.no_grad),
-    "inference_mode": within(torch.inference_mode),
-    "composite": lambda call: COMPOSITES[call.overload](*call.args, **call.kwargs),
-    "front_door": front_door,
-}
-SAME: dict[str, Route] = {
-    **EAGER,
-    "inference_tensors": on_inference_tensors,
-    "meta": lambda call: call.map(lambda t: t.to("meta")).call(),
-    "fake": on_fake,
-    "vmap": in_vmap,
-    "export": lambda call: torch.export.export(AsModule(call), call.tensors, strict=False),
-}
-# Dynamo wraps the error; its text is inside.
-CONTAINED: dict[str, Route] = {
-    "compile": lambda call: torch.compile(over_tensors(call), backend="eager", fullgraph=True)(
-        *call.tensors
-    ),
-    "strict_export": lambda call: torch.export.export(AsModule(call), call.tensors, strict=True),
-}
-
-
-def error_of(route: Route, call: Sample) -> Exception:
-    """What the call raises; it must leave its inputs as they were."""
-    strided = [t for t in call.tensors if not t.is_nested and t.layout is torch.strided]
-    strided = [t for t in strided if not (t.is_quantized or t.is_meta or t.element_size() > 4)]
-    before = [bytes_of(tensor).clone() for tensor in strided]
-    with pytest.raises(Exception) as info:  # noqa: PT011  (the callers compare type and text)
-        route(call)
-    for tensor, data in zip(strided, before, strict=True):
-        assert torch.equal(bytes_of(tensor), data)
-    return info.value
-
-
-class ErrorTest(expecttest.TestCase):
-    """``self.check(error, text, *calls)``: each call, by each route, raises just that."""
-
-    maxDiff = None
-
-    def check(
-        self,
-        error: type[Exception],
-        expected: str,
-        *calls: Sample,
-        same: Mapping[str, Route] = SAME,
-        contained: Mapping[str, Route] = CONTAINED,
-        frames: int = 1,
-    ) -> None:
-        text = str(error_of(SAME["eager"], calls[0]))
-        self.assertExpectedInline(text, expected, skip=frames)
-        for call in calls:
-            for name, route in same.items():
-                raised = error_of(route, call)
-                assert (type(raised), str(raised)) == (error, text), (name, call.name, raised)
-        for name, route in contained.items():
-            torch._dynamo.reset()
-            raised = error_of(route, calls[0])
-            assert text in str(raised), (name, raised)
-
-    def check_eager(self, error: type[Exception], expected: str, *calls: Sample) -> None:
-        """For tensors that the other routes do not take."""
-        self.check(error, expected, *calls, same=EAGER, contained={}, frames=2)
+def nested_tensors(x: Tensor) -> list[Tensor]:
+    return [torch.nested.nested_tensor([x, x], layout=lay) for lay in (torch.strided, torch.jagged)]
 
 
 # fmt: off
@@ -397,115 +216,3 @@ class TestDequantize(ErrorTest):
 
 
 # fmt: on
-
-
-def quantized_tensor(x: Tensor) -> Tensor:
-    return torch.quantize_per_tensor(x, 1.0, 0, torch.qint8)
-
-
-def nested_tensors(x: Tensor) -> list[Tensor]:
-    return [torch.nested.nested_tensor([x, x], layout=lay) for lay in (torch.strided, torch.jagged)]
-
-
-# --- order ----------------------------------------------------------------------------------------
-
-Change = Callable[[dict[str, Any]], None]
-
-
-def setting(**changes: Any) -> Change:
-    return lambda arguments: arguments.update(changes)
-
-
-def changing(name: str, change: Callable[[Tensor], Tensor]) -> Change:
-    return lambda arguments: arguments.update({name: change(arguments[name])})
-
-
-# One fault of each row in the table's order, each to be made in an otherwise valid call.
-FAULTS: dict[str, list[tuple[str, Change]]] = {
-    "base": [
-        ("1", changing("x", Tensor.double)),
-        ("2", setting(dim=7)),
-        ("4", setting(dtype=torch.uint8)),
-        ("5", setting(mode=9)),
-        ("6", setting(block_size=0)),
-    ],
-    "fmt": [
-        ("1", changing("x", Tensor.double)),
-        ("2", setting(dim=7)),
-        ("3", setting(elem_format="fp5")),
-        ("5a", setting(mode=9)),
-        ("5b", setting(swizzle=9)),
-        ("6", setting(block_size=0)),
-        ("7", setting(swizzle=1, dim=0)),
-    ],
-    "back": [
-        ("1", changing("x", lambda x: x.to(torch.float32).to_sparse())),
-        ("2", setting(dim=7)),
-        ("4", setting(dtype=torch.uint8)),
-        ("6", setting(block_size=0)),
-        ("8a", changing("x", lambda x: x.view(torch.uint8))),
-        ("8b", changing("scale", lambda s: s.view(torch.uint8))),
-        ("9", changing("scale", lambda s: s.view(torch.uint8)[1:].view(s.dtype))),
-        ("10", changing("scale", lambda s: s.to("meta"))),
-    ],
-    "back_fmt": [
-        ("1", changing("x", lambda x: x.to(torch.float32).to_sparse())),
-        ("2", setting(dim=7)),
-        ("3", setting(elem_format="fp5")),
-        ("4", setting(dtype=torch.uint8)),
-        ("5", setting(swizzle=9)),
-        ("6", setting(block_size=0)),
-        ("7", setting(swizzle=1, dim=0)),
-        ("8a", changing("x", lambda x: x.view(torch.uint8))),
-        ("8b", changing("scale", lambda s: s.view(torch.uint8))),
-        ("9", changing("scale", lambda s: s.view(torch.uint8)[1:].view(s.dtype))),
-        ("10", changing("scale", lambda s: s.to("meta"))),
-    ],
-}
-MAKERS = {"base": base, "fmt": fmt, "back": back, "back_fmt": back_fmt}
-
-
-def pairs() -> Iterator[Any]:
-    for maker, faults in FAULTS.items():
-        for (name, first), (other_name, second) in combinations(faults, 2):
-            yield pytest.param(maker, first, second, id=f"{maker}-{name}-{other_name}")
-
-
-@pytest.mark.parametrize(("maker", "first", "second"), list(pairs()))
-def test_the_first_fault_wins(maker: str, first: Change, second: Change) -> None:
-    """A call with two faults gets the error of the earlier row, whatever the later one."""
-    alone = error_of(SAME["eager"], faulty(maker, first))
-    call = faulty(maker, second, first)  # the first may overwrite an argument of the second
-    names = ["eager", "composite", "front_door"]
-    if call.args[-1] == 9:  # the front door parses the mode before it calls: see test_alias.py
-        names.remove("front_door")
-    for name in names:
-        both = error_of(SAME[name], call)
-        assert type(both) is type(alone)
-        assert str(both) == str(alone)
-
-
-def faulty(maker: str, *changes: Change) -> Sample:
-    size = 64
-    arguments: dict[str, Any] = {"x": zeros(size, size)}
-    if maker.startswith("back"):
-        arguments = {"x": raw(size, size, dtype=E4M3), "scale": raw(size, 2)}
-    for change in changes:
-        change(arguments)
-    return MAKERS[maker](**arguments)
-
-
-# --- wrong kinds ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [(-1, 32.0, E4M3), (-1, "32", E4M3), (0.5, 32, E4M3), (-1, 32, E4M3, 0.0), (-1, 32, None)],
-    ids=str,
-)
-def test_wrong_kinds_are_the_dispatchers(arguments: tuple[Any, ...]) -> None:
-    for overload in (QUANTIZE, QUANTIZE.default):
-        with pytest.raises(RuntimeError, match=r"Expected a value of type|failed to match"):
-            overload(zeros(4, 64), *arguments)
-    with pytest.raises(RuntimeError, match=r"missing value|failed to match"):
-        QUANTIZE(zeros(4, 64), -1)

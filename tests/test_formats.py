@@ -6,19 +6,12 @@ import pytest
 import torch
 from cases import BLOCK_SIZE, DTYPES, PAYLOAD_DTYPES, SCALAR_TYPES, to_bits, to_payload, to_tensor
 from reference import CEIL, FORMATS, MODES, Array, decode_float, dequantize_bits
+from witness import WITNESS
 
 import aten_mx  # noqa: F401  (registers the ops)
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
-
-WITNESS = {
-    "fp8_e4m3": ml_dtypes.float8_e4m3fn,
-    "fp8_e5m2": ml_dtypes.float8_e5m2,
-    "fp6_e2m3": ml_dtypes.float6_e2m3fn,
-    "fp6_e3m2": ml_dtypes.float6_e3m2fn,
-    "fp4_e2m1": ml_dtypes.float4_e2m1fn,
-}
 
 
 def every_code(fmt: str) -> tuple[Array, Array, Array]:

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from against_emulated import compare_dequantize, compare_quantize, numbers
+from samples import DEQUANTIZE, MODES, QUANTIZE, REAL_DTYPES
 from support import run_python, run_tests_of_the_contract
 from torch import Tensor
 
 import aten_mx
-from aten_mx.backends import composite, cpu
+from aten_mx.backends import cpu
 from aten_mx.formats import FORMATS
 
-QUANTIZE = torch.ops.aten_mx.quantize_mx
-DEQUANTIZE = torch.ops.aten_mx.dequantize_mx
-REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MODES = tuple(aten_mx.ScaleCalculationMode)
 CAPABILITIES = ("default", "avx2", "avx512")
 BLOCK_SIZES = (1, 2, 3, 5, 6, 16, 32, 64, 96, 128, 1024)
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
-def bits(tensor: Tensor) -> Tensor:
-    return tensor.view(_BITS[tensor.element_size()])
-
-
-def assert_same(got: Tensor, want: Tensor, what: object) -> None:
-    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
-    assert got.numel() == 0 or torch.equal(bits(got), bits(want)), what
-
-
-def check_quantize(
-    x: Tensor, dim: int, block_size: int, fmt: str, mode: int, swizzle: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Compare, with the composite called past the dispatcher."""
-    native = QUANTIZE.format(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
-    emulated = composite.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
-    what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)
-    for got, want in zip(native, emulated, strict=True):
-        assert_same(got, want, what)
-    return native
+check_quantize = functools.partial(compare_quantize, QUANTIZE.format)
 
 
 def check_dequantize(
@@ -53,34 +32,12 @@ def check_dequantize(
 ) -> None:
     for dtype in REAL_DTYPES:
         args = (payload, scale, dim, block_size, fmt, dtype)
-        got = DEQUANTIZE.format(*args, swizzle_type=swizzle)
-        want = composite.dequantize_mx(*args, swizzle_type=swizzle)
-        assert_same(got, want, (payload.shape, payload.stride(), *args[2:], swizzle))
-
-
-def inputs() -> Iterator[Tensor]:
-    """Float32 tensors of shape (64, 128)."""
-    random = torch.Generator().manual_seed(0)
-    shape = (64, 128)
-    any_bits = torch.randint(-(2**31), 2**31, shape, generator=random, dtype=torch.int64)
-    yield any_bits.to(torch.int32).view(torch.float32)
-    values = torch.randn(shape, generator=random)
-    yield values
-    exponents = torch.randint(0, 254, (64, 1), generator=random) - 127
-    yield torch.ldexp(values, exponents.to(torch.float32).expand(shape))
-    subnormal = torch.randint(-(2**24), 2**24, shape, generator=random, dtype=torch.int32)
-    yield ((subnormal & 0x00FFFFFF) | (subnormal & -(2**31))).view(torch.float32)
-    special = values.clone()
-    special[:, ::2] = -0.0
-    special[5] = 0
-    special[6] = -0.0
-    special[7, 3] = torch.nan
-    special[8, 40] = -torch.inf
-    yield special
+        compare_dequantize(DEQUANTIZE.format, *args, swizzle=swizzle)
 
 
 def check_formats_and_modes() -> None:
-    for values, dtype, fmt in itertools.product(inputs(), REAL_DTYPES, FORMATS):
+    inputs = [*numbers(64), torch.randn(64, 128)]
+    for values, dtype, fmt in itertools.product(inputs, REAL_DTYPES, FORMATS):
         x = values.to(dtype)
         for mode in MODES:
             check_quantize(x, -1, 32, fmt, mode)
@@ -282,7 +239,7 @@ def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "selection",
     [
-        "test_errors.py",
+        "test_errors.py test_errors_order.py",
         "test_cases.py",
         "test_transforms.py",
         "test_alias.py",

@@ -11,6 +11,8 @@ from aten_mx.meta import SWIZZLE_BLOCK_SIZE
 from aten_mx.scaling import ScaleCalculationMode
 
 HEADER = cpu._HEADERS[0].read_text()
+KERNEL = cpu._KERNEL.read_text()
+BLOCK_HEADER = cpu._KERNEL.with_name("QuantizeMXBlock.h").read_text()
 SCALAR_TYPES = {  # C++'s names
     "torch.float8_e4m3fn": "Float8_e4m3fn",
     "torch.float8_e5m2": "Float8_e5m2",
@@ -34,6 +36,15 @@ def test_formats() -> None:
         )
         for fmt in FORMATS.values()
     ]
+
+
+def test_the_kernel_instantiates_every_row() -> None:
+    """Positions in the table, which the CPU kernel takes as constants."""
+    names = [fmt.name.removeprefix(f"fp{fmt.bits}_").upper() for fmt in FORMATS.values()]
+    positions = re.search(r"enum Format : int \{ (.*?) \};", BLOCK_HEADER)
+    assert positions is not None
+    assert positions[1].split(", ") == names
+    assert re.findall(r"case (\w+):\n +return f\(std::integral_constant", KERNEL) == names
 
 
 def test_modes_and_layout() -> None:

@@ -6,10 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import DequantizeCase, QuantizeCase
+from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from cases_elements import ELEMENT_CASES
-from cases_extremes import EXTREME_CASES
-from cases_scale import SCALE_CASES
 from reference import (
     CEIL,
     EVEN,
@@ -27,17 +25,8 @@ from reference import (
     shared_exponent,
     swizzle_scale,
 )
+from witness import WITNESS
 
-QUANTIZE_CASES = [*SCALE_CASES, *EXTREME_CASES, *ELEMENT_CASES]
-
-# The witnesses know element types but no INT8 with an implied scale and no scale rule.
-WITNESS = {
-    "fp8_e4m3": ml_dtypes.float8_e4m3fn,
-    "fp8_e5m2": ml_dtypes.float8_e5m2,
-    "fp6_e2m3": ml_dtypes.float6_e2m3fn,
-    "fp6_e3m2": ml_dtypes.float6_e3m2fn,
-    "fp4_e2m1": ml_dtypes.float4_e2m1fn,
-}
 # SPEC section 2: bits, emax, max normal, min normal, min subnormal.
 TABLE = {
     "fp8_e4m3": (8, 8, 448.0, 2.0**-6, 2.0**-9),

@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import run_python
+from support import TORCHAO_PATCH, run_python
 
 ROOT = Path(__file__).parents[1]
 CPP_BACKEND = ROOT / "examples" / "cpp_backend"
 EXAMPLE = ROOT / "examples" / "torchao_on_device" / "run.py"
-PATCH = ROOT / "rfc" / "torchao.patch"
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the device is built for Linux")
 
@@ -98,7 +97,7 @@ def test_without_a_kernel(
 
 def test_no_line_names_a_device() -> None:
     """Neither the example with its model nor what the patch adds to TorchAO."""
-    added = [line for line in PATCH.read_text().splitlines() if re.match(r"\+[^+]", line)]
+    added = [line for line in TORCHAO_PATCH.read_text().splitlines() if re.match(r"\+[^+]", line)]
     for text in (EXAMPLE.read_text(), "\n".join(added)):
         assert not re.search(r"mxdev|privateuse|cuda|xpu|is_sm_", text, re.IGNORECASE)
 

@@ -1,76 +1,51 @@
-"""``aten_mx.integrations.torchao``: TorchAO's own code, with the ops underneath and without.
+"""``aten_mx.integrations.torchao``: TorchAO's casts with the ops underneath, and the switch.
 
 That the op's bytes are TorchAO's but for named differences is ``test_torchao.py``'s; here TorchAO
-with the switch on must give the op's bytes, and its workflows the same bits as with it off.
-The one input that tells the sides apart is a block of Inf: scale byte 0xFF here, 247 in 0.18.
+with the switch on must give the op's bytes. What is built on the casts is
+``test_torchao_workflows.py``'s. The one input that tells the sides apart is a block of Inf: scale
+byte 0xFF here, 247 in 0.18.
 """
 
 from __future__ import annotations
 
 import functools
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from cases import SCALAR_TYPES
-from test_torchao import (
-    PEER_FORMATS,
+from torch import Tensor
+from torchao.prototype.moe_training import utils
+from torchao.prototype.mx_formats import mx_tensor
+from torchao.prototype.mx_formats.config import ScaleCalculationMode
+from torchao.prototype.mx_formats.mx_tensor import MXTensor
+from torchao_peer import (
     bfloat16_maxima,
+    both,
+    each_element,
     each_format,
     each_input_dtype,
     each_mode,
     ours,
     random_blocks,
+    same_bits,
     theirs,
 )
-from torch import Tensor, nn
-from torchao.prototype.moe_training import mxfp8_linear, utils
-from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig, mx_tensor
-from torchao.prototype.mx_formats.config import ScaleCalculationMode
-from torchao.prototype.mx_formats.mx_tensor import MXTensor
-from torchao.quantization import quantize_
-from torchao.quantization.qat import QATConfig
-from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
 
 import aten_mx
 from aten_mx import compiler
 from aten_mx.integrations import torchao as switch
 
 E4M3, FP4 = torch.float8_e4m3fn, torch.float4_e2m1fn_x2
-EMULATED = KernelPreference.EMULATED
 INF = torch.full((1, 32), torch.inf)
-ELEMENTS = [SCALAR_TYPES.get(fmt, fmt) for fmt in PEER_FORMATS]
 
-each_element = pytest.mark.parametrize("element", ELEMENTS, ids=PEER_FORMATS)
-
-
-@pytest.fixture(autouse=True)
-def switched_off() -> Iterator[None]:
-    """Nothing of one test is left on in the next."""
-    assert not compiler.switches
-    yield
-    switch.disable()
+pytestmark = pytest.mark.usefixtures("switched_off")
 
 
 def is_on(to_mx: Callable[..., Any] = mx_tensor.to_mx) -> bool:
     byte = to_mx(INF, E4M3, 32)[0].view(torch.uint8).item()
     assert byte in (0xFF, 247)
     return byte == 0xFF
-
-
-def both(function: Callable[[], Any]) -> tuple[Any, Any]:
-    """What it gives without the switch and with it."""
-    off = function()
-    with switch.enabled():
-        return off, function()
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
-    a, b = (t.detach().contiguous().view(torch.uint8) for t in (a, b))
-    return torch.equal(a, b)
 
 
 # --- the functions --------------------------------------------------------------------------------
@@ -229,152 +204,6 @@ def test_unknown_signature(replacement: Any, found: str, monkeypatch: pytest.Mon
         switch.enable()
     assert mx_tensor.to_dtype.__code__ is to_dtype
     assert not compiler.switches
-
-
-# --- TorchAO's workflows --------------------------------------------------------------------------
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    # ReLU rounds nothing: Inductor would not round to bfloat16 between another and the next cast.
-    layers = (nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32, bias=False))
-    return nn.Sequential(*layers).to(torch.bfloat16)
-
-
-def activations(rows: int = 5) -> Tensor:
-    return torch.randn(rows, 64, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
-
-
-def config(element: Any) -> MXDynamicActivationMXWeightConfig:
-    return MXDynamicActivationMXWeightConfig(
-        activation_dtype=element, weight_dtype=element, kernel_preference=EMULATED
-    )
-
-
-def quantized(element: Any) -> nn.Module:
-    model = network()
-    quantize_(model, config(element))
-    return model
-
-
-@each_element
-def test_inference(element: Any) -> None:
-    off, on = both(lambda: quantized(element)(activations()))
-    assert same_bits(off, on)
-    assert not same_bits(off, network()(activations()))
-
-
-@pytest.mark.parametrize("mode", list(ScaleCalculationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("wgrad_with_hp", [False, True])
-def test_training(mode: ScaleCalculationMode, wgrad_with_hp: bool) -> None:
-    """Output and both gradients of TorchAO's linear layer: all casts, along either dimension."""
-
-    def step() -> tuple[Tensor, ...]:
-        torch.manual_seed(0)
-        layer = mxfp8_linear.MXFP8Linear(
-            64,
-            96,
-            dtype=torch.bfloat16,
-            kernel_preference=EMULATED,
-            scale_calculation_mode=mode,
-            wgrad_with_hp=wgrad_with_hp,
-        )
-        x = activations(32).requires_grad_()
-        output = layer(x)
-        output.float().square().sum().backward()
-        assert x.grad is not None
-        assert layer.weight.grad is not None
-        return output, x.grad, layer.weight.grad
-
-    for off, on in zip(*both(step), strict=True):
-        assert same_bits(off, on)
-
-
-@pytest.mark.parametrize("element", [E4M3, FP4], ids=["fp8", "fp4"])
-def test_quantization_aware_training(element: Any) -> None:
-    """Three steps of ``MXFakeQuantizedLinear``, then the conversion to ``MXTensor`` weights."""
-
-    def train() -> Tensor:
-        model = network()
-        quantize_(model, QATConfig(config(element), step="prepare"))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(3):
-            model(activations()).float().square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        quantize_(model, QATConfig(config(element), step="convert"))
-        assert isinstance(model[0].weight, MXTensor)
-        return model(activations())
-
-    off, on = both(train)
-    assert same_bits(off, on)
-
-
-@each_element
-def test_state_dict(element: Any) -> None:
-    """Saved with the switch off and loaded with it on, and the other way round."""
-
-    def saved() -> bytes:
-        file = io.BytesIO()
-        torch.save(quantized(element).state_dict(), file)
-        return file.getvalue()
-
-    def loaded(data: bytes) -> Tensor:
-        model = network()
-        model.load_state_dict(torch.load(io.BytesIO(data)), assign=True)
-        return model(activations())
-
-    off, on = both(saved)
-    expected = quantized(element)(activations())
-    assert same_bits(loaded(off), expected)
-    with switch.enabled():
-        assert same_bits(loaded(off), expected)
-        assert same_bits(loaded(on), expected)
-    assert same_bits(loaded(on), expected)
-
-
-@each_element
-def test_compile(element: Any) -> None:
-    expected = quantized(element)(activations())
-    with switch.enabled(), torch.no_grad():
-        compiled = torch.compile(quantized(element), backend="aot_eager", fullgraph=True)
-        assert same_bits(compiled(activations()), expected)
-
-
-@pytest.mark.slow
-# A warning of PyTorch about itself: its profile of dynamic sizes is off with the caches.
-@pytest.mark.filterwarnings("ignore:dynamo_pgo force disabled:UserWarning")
-@each_element
-def test_compile_by_inductor(element: Any, fresh_compiler: None) -> None:
-    """TorchAO 0.18 alone can't on the CPU: Inductor has no ``float8_e8m0fnu`` there."""
-    model = quantized(element)
-    with torch.no_grad():
-        expected = model(activations())
-        with pytest.raises(torch._inductor.exc.InductorError, match="float8_e8m0fnu"):
-            torch.compile(model, fullgraph=True)(activations())
-        with switch.enabled():
-            compiled = torch.compile(model, fullgraph=True)
-            assert same_bits(compiled(activations()), expected)
-
-
-@each_element
-def test_export(element: Any) -> None:
-    """A node a cast; from a file, the program needs the ops and no switch."""
-    expected = quantized(element)(activations())
-    with switch.enabled(), torch.no_grad():
-        program = torch.export.export(quantized(element), (activations(),))
-        program = program.run_decompositions({})
-        calls = [node for node in program.graph.nodes if node.op == "call_function"]
-        casts = [node for node in calls if str(node.target).startswith("aten_mx.")]
-        # The last is the weight's, which the emulated multiplication dequantizes.
-        names = ["quantize_mx", "dequantize_mx", "dequantize_mx"]
-        assert [str(node.target).split(".")[1] for node in casts] == 2 * names
-        swizzles = [node.kwargs.get("swizzle_type", 0) for node in casts]
-        assert swizzles == 2 * [0, 0, 1]
-        file = io.BytesIO()
-        torch.export.save(program, file)
-    file.seek(0)
-    assert same_bits(torch.export.load(file).module()(activations()), expected)
 
 
 def test_float16_weights_too() -> None:

@@ -8,24 +8,25 @@ steps of NVIDIA's and AMD's GPUs. With ``half`` each of the two takes one half o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from against_emulated import assert_same, compare_dequantize, compare_quantize, numbers
 from cases import PAYLOAD_DTYPES
-from samples import LAYOUTS, SWIZZLE_LAYOUTS, every_second, make_input
+from samples import LAYOUTS, MODES, REAL_DTYPES, SWIZZLE_LAYOUTS, every_second, make_input
 from support import load_core
 from torch import Tensor
 
 import aten_mx
 from aten_mx import testing
-from aten_mx.backends import composite
 from aten_mx.backends import triton as kernels
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.targets import BLOCK_SIZES
@@ -34,9 +35,6 @@ from aten_mx.meta import TensorSpec
 from aten_mx.testing import golden, inputs
 from native_functions_patch.samples import calls as core_calls
 
-REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MODES = tuple(aten_mx.ScaleCalculationMode)
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _POISON, _GUARD = 0xCD, 4096
 _allocated: list[Tensor] = []
 
@@ -54,14 +52,6 @@ def poisoned(spec: TensorSpec, device: torch.device) -> Tensor:
 _empty = TensorSpec.empty
 
 
-def assert_same(got: Tensor, want: Tensor, what: object) -> None:
-    """Equal bytes, dtype and strides; nothing written around it."""
-    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
-    bits = _BITS[got.element_size()]
-    different = (got.view(bits) != want.view(bits)).sum().item() if got.numel() else 0
-    assert different == 0, (what, different)
-
-
 def check_guards() -> None:
     """Nothing outside the outputs has been written."""
     assert _allocated
@@ -71,38 +61,21 @@ def check_guards() -> None:
     _allocated.clear()
 
 
-def check_quantize(
-    x: Tensor, dim: int, block_size: int, fmt: str, mode: int, swizzle: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Compare with the emulated kernel."""
-    TensorSpec.empty = poisoned  # type: ignore[method-assign]
-    outputs = kernels.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
-    TensorSpec.empty = _empty  # type: ignore[method-assign]
-    check_guards()
-    emulated = composite.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
-    what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)
-    for got, want in zip(outputs, emulated, strict=True):
-        assert_same(got, want, what)
-    return emulated
+def guarded(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, with its outputs in poisoned buffers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        TensorSpec.empty = poisoned  # type: ignore[method-assign]
+        results = kernel(*args, **kwargs)
+        TensorSpec.empty = _empty  # type: ignore[method-assign]
+        check_guards()
+        return results
+
+    return call
 
 
-def check_dequantize(
-    payload: Tensor,
-    scale: Tensor,
-    dim: int,
-    block_size: int,
-    fmt: str,
-    dtype: torch.dtype,
-    swizzle: int = 0,
-) -> None:
-    """Compare with the emulated kernel."""
-    args = (payload, scale, dim, block_size, fmt, dtype)
-    TensorSpec.empty = poisoned  # type: ignore[method-assign]
-    got = kernels.dequantize_mx(*args, swizzle_type=swizzle)
-    TensorSpec.empty = _empty  # type: ignore[method-assign]
-    check_guards()
-    want = composite.dequantize_mx(*args, swizzle_type=swizzle)
-    assert_same(got, want, (payload.shape, payload.stride(), *args[2:], swizzle))
+check_quantize = functools.partial(compare_quantize, guarded(kernels.quantize_mx))
+check_dequantize = functools.partial(compare_dequantize, guarded(kernels.dequantize_mx))
 
 
 def part() -> slice:
@@ -118,30 +91,9 @@ def shuffled(*lists: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
 
 def check_values() -> None:
     """Every format, mode, dim and dtype: any bits, any magnitude, subnormals, special blocks."""
-    x = torch.cat(list(numbers()))
+    x = torch.cat(list(numbers(32)))
     for dtype, fmt, mode, dim in [*itertools.product(REAL_DTYPES, FORMATS, MODES, (-1, 0))][part()]:
         check_quantize(x.to(dtype), dim, 32, fmt, mode)
-
-
-def numbers() -> Iterator[Tensor]:
-    """Float32 tensors of shape (32, 128)."""
-    random = torch.Generator().manual_seed(0)
-    shape = (32, 128)
-    any_bits = torch.randint(-(2**31), 2**31, shape, generator=random, dtype=torch.int64)
-    yield any_bits.to(torch.int32).view(torch.float32)
-    values = torch.randn(shape, generator=random)
-    exponents = torch.randint(0, 254, (32, 1), generator=random) - 127
-    yield torch.ldexp(values, exponents.to(torch.float32).expand(shape))
-    magnitudes = torch.randint(0, 2**24, shape, generator=random, dtype=torch.int32)
-    signs = torch.randint(-1, 1, shape, generator=random, dtype=torch.int32) << 31
-    yield (magnitudes | signs).view(torch.float32)
-    special = values.clone()
-    special[:, ::2] = -0.0
-    special[5] = 0
-    special[6] = -0.0
-    special[7, 3] = torch.nan
-    special[8, 40] = -torch.inf
-    yield special
 
 
 def check_golden() -> None:
@@ -192,8 +144,10 @@ def check_layouts() -> None:
         args = (layout.dim, layout.block_size, fmt)
         payload, scale = check_quantize(x, *args, mode, swizzle)
         if payload.numel():
-            check_dequantize(every_second(payload), every_second(scale), *args, dtype, swizzle)
-            check_dequantize(payload.contiguous(), scale, *args, dtype, swizzle)
+            check_dequantize(
+                every_second(payload), every_second(scale), *args, dtype, swizzle=swizzle
+            )
+            check_dequantize(payload.contiguous(), scale, *args, dtype, swizzle=swizzle)
 
 
 def check_block_sizes() -> None:
@@ -235,19 +189,12 @@ def check_core() -> None:
         if x.numel() == 0:
             continue
         for got, want in zip(quantize(*args, **kwargs), outputs, strict=True):
-            assert_bytes(got, want, (x.shape, *args[1:]))
+            assert_same(got, want, (x.shape, *args[1:]))
         cond, dequantize = core._OVERRIDES[f"dequantize_mx{suffix}"]
         args = (*outputs, dim, block_size, *([element] if suffix else []), x.dtype)
         assert cond(*args, **kwargs)
         want = torch.ops.aten_mx.dequantize_mx(*args, **kwargs)
-        assert_bytes(dequantize(*args, **kwargs), want, (x.shape, *args[2:]))
-
-
-def assert_bytes(got: Tensor, want: Tensor, what: object) -> None:
-    """As :func:`assert_same`, for dtypes of which PyTorch cannot compare views."""
-    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), what
-    bits = _BITS[got.element_size()]
-    assert torch.equal(got.view(bits), want.view(bits)), what
+        assert_same(dequantize(*args, **kwargs), want, (x.shape, *args[2:]))
 
 
 CHECKS = {

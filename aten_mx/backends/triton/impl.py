@@ -16,7 +16,7 @@ from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
 from aten_mx.meta import describe_dequantize, describe_quantize
-from aten_mx.registry import has_kernel, register_kernel
+from aten_mx.registry import key_has_kernel, register_kernel
 
 if TYPE_CHECKING:
     from aten_mx.backends.triton.launch import Launch
@@ -58,7 +58,7 @@ def register(key: str) -> bool:
         return False
     answers = True
     for op, fn, supports in KERNELS:
-        if has_kernel(op, key) or has_kernel(f"{op}.format", key):
+        if key_has_kernel(op, key) or key_has_kernel(f"{op}.format", key):
             answers = False
         else:
             register_kernel(op, key, fn, supports=supports)
