@@ -75,7 +75,9 @@ def speed() -> Figure:
         axes.vlines(bounds, low, high, color="black", linewidth=2.5, label="memory bound")
         axes.axvline(1, color=COLORS[3], linestyle="--", linewidth=1, label="copy_")
         axes.set_yticks(places, list(FORMATS))
-        axes.set(title=f"from {dtype}", xlabel="time / time of copy_ of the same input", xlim=(0, None))
+        axes.set(
+            title=f"from {dtype}", xlabel="time / time of copy_ of the same input", xlim=(0, None)
+        )
         axes.grid(visible=True, axis="x", linewidth=0.5, alpha=0.6)
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
