@@ -26,6 +26,10 @@ import torch
 from common import (
     BLOCK_SIZE,
     BUSY,
+    DEQUANTIZE,
+    FLOOR,
+    QUANTIZE,
+    RCEIL,
     Call,
     compiled,
     cpu_model,
@@ -38,14 +42,10 @@ from torch import Tensor
 import aten_mx
 from aten_mx.formats import FORMATS, ElementFormat
 
-FLOOR, RCEIL = 0, 3
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EAGER_LIMIT = {8: 2.0, 6: 1.0, 4: 1.0}  # by the element's bits, in TorchAO's eager times
 COMPILED_LIMIT = 1.2  # in TorchAO's compiled RCEIL times
 MEMORY_LIMIT = 6.0  # in the input's bytes
-
-QUANTIZE = torch.ops.aten_mx.quantize_mx.format
-DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
 
 
 # --- time -----------------------------------------------------------------------------------------

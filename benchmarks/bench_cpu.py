@@ -24,6 +24,10 @@ import torch
 from common import (
     BLOCK_SIZE,
     BUSY,
+    DEQUANTIZE,
+    FLOOR,
+    QUANTIZE,
+    RCEIL,
     Call,
     compiled,
     cpu_model,
@@ -38,9 +42,6 @@ import aten_mx
 from aten_mx.backends import composite
 from aten_mx.formats import FORMATS, ElementFormat
 
-QUANTIZE = torch.ops.aten_mx.quantize_mx.format
-DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
-FLOOR, RCEIL = 0, 3
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # In copy_ times of the same input: (all formats, INT8).
 QUANTIZE_LIMIT = {"float32": (1.0, 1.3), "bfloat16": (2.0, 2.6)}

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from aten_mx.formats import ElementFormat
+from aten_mx.scaling import ScaleCalculationMode
 
+QUANTIZE = torch.ops.aten_mx.quantize_mx.format
+DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
+FLOOR, RCEIL = ScaleCalculationMode.FLOOR.value, ScaleCalculationMode.RCEIL.value
 BLOCK_SIZE = 32
 BUSY = 0.1  # CPUs in use by other processes from which on the times aren't to be believed
 Call = Callable[[], Any]

@@ -27,6 +27,10 @@ os.environ |= {"TRITON_DEFAULT_FP_FUSION": "1"} | (
 import torch
 from common import (
     BLOCK_SIZE,
+    DEQUANTIZE,
+    FLOOR,
+    QUANTIZE,
+    RCEIL,
     Call,
     compiled,
     interleaved,
@@ -42,9 +46,6 @@ from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.testing import CHECKS, answering_kernels, check_kernel
 
 DRY_RUN = "--dry-run" in sys.argv
-QUANTIZE = torch.ops.aten_mx.quantize_mx.format
-DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
-FLOOR, RCEIL = 0, 3
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 FP8 = FORMATS["fp8_e4m3"]
 # Share of the copy's bandwidth, bfloat16 to MXFP8 at the largest size, by dim.

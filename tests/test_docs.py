@@ -102,6 +102,14 @@ def test_the_proposals_table_of_formats_is_the_packages() -> None:
             assert fields == f"{fmt.exponent_bits}, {fmt.mantissa_bits}"
 
 
+def test_the_changelog_has_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[(.*?)\](.*)", text, re.MULTILINE)
+    (unreleased, _), (latest, date), *_ = versions
+    assert (unreleased, latest) == ("Unreleased", aten_mx.__version__)
+    assert re.fullmatch(r" - \d{4}-\d\d-\d\d", date)
+
+
 def test_the_table_of_modes_is_the_packages() -> None:
     rows = re.findall(r'\| (\d+) \| `"(\w+)"` \|', SEMANTICS.read_text())
     assert rows == [(str(mode.value), mode.name.lower()) for mode in ScaleCalculationMode]

@@ -32,7 +32,7 @@ EACH_TENSOR = pytest.mark.parametrize(
 )
 
 
-def assert_same(got: Tensor, want: Tensor) -> None:
+def assert_same_bytes(got: Tensor, want: Tensor) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
 
@@ -42,7 +42,7 @@ def assert_same(got: Tensor, want: Tensor) -> None:
 def test_torch_save(tensor: Tensor, mmap: bool, tmp_path: Path) -> None:
     file = tmp_path / "tensor.pt"
     torch.save(tensor, file)
-    assert_same(torch.load(file, mmap=mmap), tensor)
+    assert_same_bytes(torch.load(file, mmap=mmap), tensor)
 
 
 @EACH_TENSOR
@@ -50,10 +50,10 @@ def test_safetensors(tensor: Tensor, tmp_path: Path) -> None:
     """By dtype where the file format has it; as bytes for all."""
     file = tmp_path / "tensor.safetensors"
     safetensors.torch.save_file({"bytes": tensor.view(torch.uint8)}, file)
-    assert_same(safetensors.torch.load_file(file)["bytes"].view(tensor.dtype), tensor)
+    assert_same_bytes(safetensors.torch.load_file(file)["bytes"].view(tensor.dtype), tensor)
     if tensor.dtype is not torch.float4_e2m1fn_x2:
         safetensors.torch.save_file({"tensor": tensor}, file)
-        assert_same(safetensors.torch.load_file(file)["tensor"], tensor)
+        assert_same_bytes(safetensors.torch.load_file(file)["tensor"], tensor)
 
 
 @EACH_TENSOR
@@ -64,7 +64,7 @@ def test_dlpack(tensor: Tensor) -> None:
         torch.from_dlpack(tensor.view(torch.uint8)).view(tensor.dtype),
         torch.from_numpy(tensor.view(torch.uint8).numpy()).view(tensor.dtype),
     ):
-        assert_same(received, tensor)
+        assert_same_bytes(received, tensor)
         assert received.data_ptr() == tensor.data_ptr()
 
 
@@ -96,7 +96,7 @@ def test_export_of_a_stored_tensor(tensor: Tensor, tmp_path: Path) -> None:
         stored = stored.view(tensor.dtype)
     else:
         _, stored = exported(Stored(tensor), X, tmp_path / "program.pt2")
-    assert_same(stored, tensor)
+    assert_same_bytes(stored, tensor)
 
 
 class Quantize(torch.nn.Module):
@@ -115,7 +115,7 @@ def test_export_of_each_format(elem_format: str, tmp_path: Path) -> None:
     """``.format``; that the base overload's typed float4 cannot, ``test_export.py`` shows."""
     got = exported(Quantize(elem_format), X, tmp_path / "program.pt2")
     for tensor, want in zip(got, OUTPUTS[elem_format], strict=True):
-        assert_same(tensor, want)
+        assert_same_bytes(tensor, want)
 
 
 @pytest.mark.parametrize("output", [0, 1], ids=["output", "scale"])
@@ -134,7 +134,7 @@ def test_the_layout_along_dim_0(name: str | torch.dtype, output: int, tmp_path: 
         torch.from_dlpack(tensor),
         data.movedim(-1, 0).view(tensor.dtype),
     ):
-        assert_same(received, tensor)
+        assert_same_bytes(received, tensor)
         assert received.stride() == tensor.stride()
 
 
@@ -142,11 +142,11 @@ def test_the_layout_along_dim_0(name: str | torch.dtype, output: int, tmp_path: 
 def test_rearranging(tensor: Tensor) -> None:
     """What works for every output kind, typed FP4 included."""
     rows = tensor.split(1)
-    assert_same(torch.cat(rows), tensor)
-    assert_same(torch.stack(rows).squeeze(1), tensor)
-    assert_same(tensor.clone(), tensor)
-    assert_same(torch.empty_like(tensor).copy_(tensor), tensor)
-    assert_same(tensor[1:3], tensor.view(torch.uint8)[1:3].view(tensor.dtype))
+    assert_same_bytes(torch.cat(rows), tensor)
+    assert_same_bytes(torch.stack(rows).squeeze(1), tensor)
+    assert_same_bytes(tensor.clone(), tensor)
+    assert_same_bytes(torch.empty_like(tensor).copy_(tensor), tensor)
+    assert_same_bytes(tensor[1:3], tensor.view(torch.uint8)[1:3].view(tensor.dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float4_e2m1fn_x2], ids=str)
