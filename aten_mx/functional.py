@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from aten_mx.formats import FORMAT_OF_DTYPE
 from aten_mx.layout import SwizzleType
-from aten_mx.meta import describe_quantize
+from aten_mx.meta import describe_dequantize, describe_quantize
 from aten_mx.scaling import ScaleCalculationMode
 
 
@@ -81,14 +82,11 @@ def quantize_mx(
         (torch.Size([32, 3]), (1, 32), torch.Size([2, 3]))
     """
     op = torch.ops.aten_mx.quantize_mx
-    swizzle = int(getattr(swizzle_type, "value", swizzle_type))
-    try:
-        mode = int(ScaleCalculationMode.parse(scale_calculation_mode))
-    except ValueError:
+    mode = _int_or_text(scale_calculation_mode, ScaleCalculationMode.parse)
+    swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if not (isinstance(mode, int) and isinstance(swizzle, int)):
         # In the contract's order: an earlier fault wins, and the text is the op's.
-        unknown: Any = getattr(scale_calculation_mode, "value", scale_calculation_mode)
-        describe_quantize(input, dim, block_size, dtype, unknown, swizzle_type=swizzle)
-        raise
+        describe_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
     if isinstance(dtype, str):
         return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
     fmt = FORMAT_OF_DTYPE.get(dtype)
@@ -153,7 +151,10 @@ def dequantize_mx(
         tensor([[1., 4.]])
     """
     op = torch.ops.aten_mx.dequantize_mx
-    swizzle = int(getattr(swizzle_type, "value", swizzle_type))
+    swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if not isinstance(swizzle, int):
+        args = (input, scale, dim, block_size, elem_format, dtype)
+        describe_dequantize(*args, swizzle_type=swizzle)
     if elem_format is None and swizzle != 0 and input.dtype in FORMAT_OF_DTYPE:
         elem_format = FORMAT_OF_DTYPE[input.dtype].name
     if elem_format is None:  # a payload of another dtype gets the op's error
@@ -161,3 +162,16 @@ def dequantize_mx(
     return op.format(  # type: ignore[no-any-return]
         input, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle
     )
+
+
+def _int_or_text(argument: Any, parse: Callable[[Any], int]) -> Any:
+    """The op's int for ``argument``, or the text that the op's validation is to call unknown.
+
+    An int is left for the op to check: Dynamo may have it as a symbol, which no enum takes.
+    """
+    if isinstance(argument, int):
+        return int(argument)
+    try:
+        return int(parse(argument))
+    except ValueError:
+        return str(getattr(argument, "value", argument))

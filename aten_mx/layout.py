@@ -24,6 +24,35 @@ class SwizzleType(IntEnum):
     SWIZZLE_32_4_4 = 1
     """Tiles of 128 rows by 4 columns, as NVIDIA's block-scaled matrix multiply reads them."""
 
+    @classmethod
+    def parse(cls, swizzle_type: Any) -> SwizzleType:
+        """The member that ``swizzle_type`` names.
+
+        Args:
+            swizzle_type: a member, its int, or an enum member whose ``value`` is that int
+                (PyTorch's ``SwizzleType``).
+
+        Raises:
+            ValueError: no layout of that number.
+
+        Example::
+
+            >>> from aten_mx import SwizzleType
+            >>> SwizzleType.parse(torch.nn.functional.SwizzleType.SWIZZLE_32_4_4)
+            <SwizzleType.SWIZZLE_32_4_4: 1>
+        """
+        value = getattr(swizzle_type, "value", swizzle_type)
+        for member in cls:
+            if value == member.value:
+                return member
+        raise ValueError(unknown_swizzle_message(value))
+
+
+def unknown_swizzle_message(value: object) -> str:
+    """Error text for a layout that does not exist."""
+    known = " or ".join(f"{member.value} ({member.name})" for member in SwizzleType)
+    return f"swizzle_type must be {known}, got {value}"
+
 
 def ceil_div(numerator: Any, denominator: int) -> Any:
     """``numerator / denominator`` rounded up, for ints and SymInts."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aten_mx.formats import FORMAT_OF_DTYPE, FORMATS, ElementFormat
-from aten_mx.layout import SwizzleType, swizzled_shape
+from aten_mx.layout import SwizzleType, swizzled_shape, unknown_swizzle_message
 from aten_mx.scaling import ScaleCalculationMode, unknown_mode_message
 
 REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -191,8 +191,7 @@ def _check_element(op: str, element: torch.dtype | str) -> ElementFormat:
 
 def _check_swizzle_type(op: str, swizzle_type: int) -> None:
     if swizzle_type not in _SWIZZLES:
-        known = " or ".join(f"{member.value} ({member.name})" for member in SwizzleType)
-        _fail(ValueError, f"{op}: swizzle_type must be {known}, got {swizzle_type}")
+        _fail(ValueError, f"{op}: {unknown_swizzle_message(swizzle_type)}")
 
 
 def _check_block_size(op: str, block_size: int, fmt: ElementFormat | None) -> None:

@@ -75,8 +75,7 @@ def scaled_mm(
                 [0.2500, 4.0000]])
     """
     for name, recipe in (("scale_recipe_a", scale_recipe_a), ("scale_recipe_b", scale_recipe_b)):
-        value = int(getattr(recipe, "value", recipe))
-        if value != ScalingType.BlockWise1x32.value:
+        if getattr(recipe, "value", recipe) != ScalingType.BlockWise1x32.value:
             raise ValueError(f"scaled_mm: {name} must be ScalingType.BlockWise1x32, got {recipe}")
     rows, columns = mat_a, mat_b.t()
     for name, operand in (("mat_a", rows), ("mat_b, transposed,", columns)):
@@ -99,7 +98,7 @@ def scaled_mm(
 
 
 def _is_swizzled(swizzle_type: Any) -> bool:
-    return int(getattr(swizzle_type, "value", swizzle_type)) != SwizzleType.NO_SWIZZLE
+    return SwizzleType.parse(swizzle_type) is not SwizzleType.NO_SWIZZLE
 
 
 def _dequantize(payload: Tensor, scale: Tensor, swizzle_type: Any) -> Tensor:

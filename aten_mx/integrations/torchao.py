@@ -90,10 +90,8 @@ def to_dtype(
     """Dequantize: TorchAO 0.18's ``to_dtype`` by ``dequantize_mx``.
 
     Args:
-        data_lp: payload as :func:`to_mx` gives it; where it isn't contiguous, the blocked dimension
-            is the last but one, as TorchAO reads a transposed payload.
-        scale_e8m0: ``torch.float8_e8m0fnu``, not swizzled, with a scale a block in the payload's
-            order; TorchAO leaves it in its old shape when it views a payload in another.
+        data_lp: payload as :func:`to_mx` gives it, a slice of it, or its transpose, by the strides.
+        scale_e8m0: ``torch.float8_e8m0fnu``, not swizzled, one a block in the payload's order.
         elem_dtype: as for :func:`to_mx`.
         block_size: elements that share a scale.
         target_dtype: float32, bfloat16 or float16.
@@ -114,14 +112,13 @@ def to_dtype(
                 [0., 1.]], dtype=torch.bfloat16)
     """
     fmt = _format(elem_dtype)
-    dim = -1
-    # Not contiguous means transposed to TorchAO. A single column is contiguous in either order, but
-    # holds no whole block.
+    # By strides, for a slice isn't contiguous either. A single column holds no whole block.
     columns = data_lp.shape[-1] * fmt.codes_per_byte
-    if data_lp.dim() > 1 and (not data_lp.is_contiguous() or columns % block_size):
-        dim = -2
+    strided = not data_lp.is_contiguous() and data_lp.stride(-1) != 1
+    dim = -2 if data_lp.dim() > 1 and (strided or columns % block_size) else -1
     shape = list(data_lp.shape)
     shape[dim] = shape[dim] * fmt.codes_per_byte // block_size
+    # TorchAO leaves it in its old shape when it views a payload in another.
     if list(scale_e8m0.shape) != shape and scale_e8m0.numel() == math.prod(shape):
         scale_e8m0 = scale_e8m0.reshape(shape)
     return dequantize_mx(data_lp, scale_e8m0, dim, block_size, target_dtype, elem_format=fmt.name)
@@ -157,8 +154,10 @@ def dequantize(self: Any, output_dtype: torch.dtype | None = None) -> Tensor:
     payload, scale = self.qdata, self.scale
     if transposed:
         payload, scale = payload.transpose(-2, -1), scale.transpose(-2, -1)
+    # A view of an MXTensor has the scale of the tensor it views, tiled by the rows of that one.
+    tiled = payload.reshape(*scale.shape[:-2], -1, payload.shape[-1])
     output = dequantize_mx(
-        payload,
+        tiled,
         scale,
         -1,
         self.block_size,
@@ -166,6 +165,7 @@ def dequantize(self: Any, output_dtype: torch.dtype | None = None) -> Tensor:
         elem_format=_format(self.elem_dtype).name,
         swizzle_type=SwizzleType.SWIZZLE_32_4_4,
     )
+    output = output.reshape(*payload.shape[:-1], output.shape[-1])
     return output.transpose(-2, -1) if transposed else output
 
 
