@@ -42,15 +42,18 @@ class SwizzleType(IntEnum):
             <SwizzleType.SWIZZLE_32_4_4: 1>
         """
         value = getattr(swizzle_type, "value", swizzle_type)
-        for member in cls:
+        for member in _LAYOUTS:
             if value == member.value:
                 return member
         raise ValueError(unknown_swizzle_message(value))
 
 
+_LAYOUTS = tuple(SwizzleType)  # Dynamo of torch 2.11 can't iterate over the class itself
+
+
 def unknown_swizzle_message(value: object) -> str:
     """Error text for a layout that does not exist."""
-    known = " or ".join(f"{member.value} ({member.name})" for member in SwizzleType)
+    known = " or ".join(f"{member.value} ({member.name})" for member in _LAYOUTS)
     return f"swizzle_type must be {known}, got {value}"
 
 
