@@ -3,6 +3,7 @@
 // Included by QuantizeMXKernel.cpp alone: dequantization of a range of blocks.
 
 #include <ATen/native/cpu/QuantizeMXAvx512.h>
+#include <ATen/native/cpu/QuantizeMXJob.h>
 
 #include <array>
 
@@ -300,7 +301,7 @@ void dequantize_range(const DequantizeJob& job, int64_t begin, int64_t end) {
       continue;
     }
 #endif
-    with_stride(job.stride, [&](auto stride) {
+    with_constant<1>(job.stride, [&](auto stride) {
       dequantize_block<F, Out>(payload, stride, job.block_size, scale, target);
     });
   }

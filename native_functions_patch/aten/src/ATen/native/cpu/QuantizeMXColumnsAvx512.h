@@ -4,6 +4,7 @@
 // the innermost one of memory.
 
 #include <ATen/native/cpu/QuantizeMXAvx512.h>
+#include <ATen/native/cpu/QuantizeMXJob.h>
 
 #include <algorithm>
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/cpu/DequantizeMXBlock.h>
 #include <ATen/native/cpu/QuantizeMXColumnsAvx512.h>
+#include <ATen/native/cpu/QuantizeMXTile.h>
 #include <c10/util/irange.h>
 
 #include <memory>
@@ -81,25 +82,6 @@ void quantize_blocks(const QuantizeJob& job, int64_t begin, int64_t end) {
         job.payload + block * bytes);
     job.put_scale(block, byte);
     cursor.next();
-  }
-}
-
-template <int F, typename In>
-void quantize_tile(const QuantizeJob& job, const Tile& tile) {
-  const int64_t bytes = payload_bytes<F>(job.block_size);
-  const auto* base = static_cast<const typename In::raw*>(job.input) + tile.offset;
-  for (int64_t c = tile.block_begin; c < tile.block_end; ++c) {
-    for (const auto i : c10::irange(tile.count)) {
-      const int64_t block =
-          (tile.first + i * tile.row_step) * job.blocks_per_row + c;
-      const uint8_t byte = quantize_block<F, In>(
-          base + i * tile.row_stride + c * job.block_size * job.stride,
-          job.stride,
-          job.block_size,
-          job.addend,
-          job.payload + block * bytes);
-      job.put_scale(block, byte);
-    }
   }
 }
 
