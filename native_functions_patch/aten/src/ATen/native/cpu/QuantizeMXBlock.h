@@ -135,6 +135,33 @@ inline uint8_t with_sign(uint32_t code, uint32_t bits) {
   }
 }
 
+// What the codes of a block count from, given its scale.
+template <int F>
+inline int32_t exponent_offset(uint8_t scale) {
+  return (scale - Encoding<F, kFraction>::base) * (1 << kFraction);
+}
+
+// Any lower magnitude is less than half the smallest code. The bound keeps the
+// difference to the offset within 32 bits.
+template <int F>
+constexpr int32_t kLowest = -Encoding<F, kFraction>::base * (1 << kFraction);
+
+// Whether every subnormal of the block rounds to zero.
+template <int F>
+inline bool subnormals_vanish(uint8_t scale) {
+  return scale > Encoding<F, kFraction>::base;
+}
+
+// Code of a float32, as with_sign.
+template <int F, bool subnormals>
+inline uint8_t encode_bits(uint32_t bits, int32_t offset, int32_t lowest) {
+  auto magnitude = static_cast<int32_t>(bits & kMagnitude);
+  if constexpr (subnormals) {
+    magnitude = std::max(normalized(bits & kMagnitude), lowest);
+  }
+  return with_sign<F>(encode<F>(magnitude - offset), bits);
+}
+
 // Calls f with n, as a constant where it is one of these: loops of a known length
 // or stride become vector instructions without remainder.
 template <int64_t... constants, typename Func>
@@ -177,7 +204,6 @@ uint8_t quantize_block_of(
     Size block_size,
     uint32_t addend,
     uint8_t* payload) {
-  using E = Encoding<F, kFraction>;
   constexpr const MXFormat& format = kMXFormats[F];
   // As integers: for sign-cleared bits their order is numeric order, and NaN
   // sorts highest.
@@ -190,26 +216,20 @@ uint8_t quantize_block_of(
     std::memset(payload, format.nan_code, block_size / format.codes_per_byte());
     return scale;
   }
-  const int32_t offset = (scale - E::base) * (1 << kFraction);
-  // Any lower magnitude is less than half the smallest code. The bound keeps
-  // the difference below within 32 bits.
-  constexpr int32_t lowest = -E::base * (1 << kFraction);
+  const int32_t offset = exponent_offset<F>(scale);
   for (int64_t start = 0; start < block_size; start += kChunk) {
     const auto n = chunk_of(block_size, start);
     const auto* chunk = input + start * stride;
     uint8_t codes[kChunk];
-    if (scale > E::base) { // every subnormal rounds to zero
+    if (subnormals_vanish<F>(scale)) {
       for (int64_t i = 0; i < n; ++i) {
-        const uint32_t bits = In::bits(chunk[i * stride]);
-        const auto magnitude = static_cast<int32_t>(bits & kMagnitude);
-        codes[i] = with_sign<F>(encode<F>(magnitude - offset), bits);
+        codes[i] = encode_bits<F, false>(
+            In::bits(chunk[i * stride]), offset, kLowest<F>);
       }
     } else {
       for (int64_t i = 0; i < n; ++i) {
-        const uint32_t bits = In::bits(chunk[i * stride]);
-        const int32_t magnitude =
-            std::max(normalized(bits & kMagnitude), lowest);
-        codes[i] = with_sign<F>(encode<F>(magnitude - offset), bits);
+        codes[i] = encode_bits<F, true>(
+            In::bits(chunk[i * stride]), offset, kLowest<F>);
       }
     }
     store_codes<F>(codes, n, payload + start / format.codes_per_byte());

@@ -13,7 +13,6 @@ namespace {
 // The same block of a tile's rows.
 template <int F, typename In>
 struct TileBlock {
-  using E = Encoding<F, kFraction>;
   using raw = typename In::raw;
   static constexpr const MXFormat& format = kMXFormats[F];
   static constexpr int per_byte = format.codes_per_byte();
@@ -43,10 +42,10 @@ struct TileBlock {
     });
     for (int64_t i = 0; i < count; ++i) {
       scale[i] = scale_byte(amax[i], addend, format.emax());
-      offset[i] = (scale[i] - E::base) * (1 << kFraction);
-      // As in quantize_block. Zero will do for the larger scales, and keeps
-      // their differences within 32 bits.
-      lowest[i] = scale[i] > E::base ? 0 : -E::base * (1 << kFraction);
+      offset[i] = exponent_offset<F>(scale[i]);
+      // A block of another row may need the steps for subnormals. Zero will do
+      // here, and keeps the difference to a large offset within 32 bits.
+      lowest[i] = subnormals_vanish<F>(scale[i]) ? 0 : kLowest<F>;
     }
   }
 
@@ -56,12 +55,8 @@ struct TileBlock {
     with_constant<kTileRows>(count, [&](auto n) {
       with_constant<1>(row_stride, [&](auto step) {
         for (int64_t i = 0; i < n; ++i) {
-          const uint32_t bits = In::bits(line[i * step]);
-          auto magnitude = static_cast<int32_t>(bits & kMagnitude);
-          if constexpr (subnormals) {
-            magnitude = std::max(normalized(bits & kMagnitude), lowest[i]);
-          }
-          line_codes[i] = with_sign<F>(encode<F>(magnitude - offset[i]), bits);
+          line_codes[i] = encode_bits<F, subnormals>(
+              In::bits(line[i * step]), offset[i], lowest[i]);
         }
       });
       for (int64_t i = 0; i < n; ++i) {
@@ -82,12 +77,13 @@ struct TileBlock {
 
   void put_payload(int64_t block_size, uint8_t* payload, int64_t pitch) {
     const int64_t block_bytes = block_size / per_byte;
-    const bool subnormals = *std::min_element(scale, scale + count) <= E::base;
+    const bool subnormals =
+        !subnormals_vanish<F>(*std::min_element(scale, scale + count));
     for (int64_t begin = 0; begin < block_bytes; begin += max_bytes) {
       const int64_t bytes = std::min(max_bytes, block_bytes - begin);
       if (subnormals) {
         encode_bytes<true>(begin, bytes);
-      } else { // every subnormal rounds to zero
+      } else {
         encode_bytes<false>(begin, bytes);
       }
       for (int64_t i = 0; i < count; ++i) {
