@@ -70,32 +70,32 @@ def _register_dequantize(op: torch._ops.OpOverload, *, has_format: bool) -> None
     torch.library.register_vmap(op, rule, lib=LIB)
 
 
-def _register_internal() -> None:
-    """The composite's own ops meet a batch where another transform inlined it first, as in
-    ``vmap(grad(...))``. Without a rule PyTorch loops over the examples."""
-    bitcast = torch.ops.aten_mx._bitcast.default
+# The composite's own ops meet a batch where another transform inlined it first, as in
+# ``vmap(grad(...))``. Without a rule PyTorch loops over the examples.
 
-    def bitcast_rule(
+
+def _register_bitcast(op: torch._ops.OpOverload) -> None:
+    def rule(
         info: Any, in_dims: Any, self: Tensor, dtype: torch.dtype, dim: int
     ) -> tuple[Tensor, int]:
         rank = self.dim() - 1
-        return bitcast(self.movedim(in_dims[0], 0), dtype, dim % rank + 1), _OUT_DIM
+        return op(self.movedim(in_dims[0], 0), dtype, dim % rank + 1), _OUT_DIM
 
-    torch.library.register_vmap(bitcast, bitcast_rule, lib=LIB)
-
-    # Of the last two dimensions; those before them are a batch already.
-    for op in (torch.ops.aten_mx._swizzle.default, torch.ops.aten_mx._unswizzle.default):
-
-        def scale_rule(
-            info: Any, in_dims: Any, scale: Tensor, *sizes: int, op: Any = op
-        ) -> tuple[Tensor, int]:
-            return op(scale.movedim(in_dims[0], 0), *sizes), _OUT_DIM
-
-        torch.library.register_vmap(op, scale_rule, lib=LIB)
+    torch.library.register_vmap(op, rule, lib=LIB)
 
 
-_register_internal()
+def _register_swizzle(op: torch._ops.OpOverload) -> None:
+    def rule(info: Any, in_dims: Any, scale: Tensor, *sizes: int) -> tuple[Tensor, int]:
+        # Of the last two dimensions; those before them are a batch already.
+        return op(scale.movedim(in_dims[0], 0), *sizes), _OUT_DIM
+
+    torch.library.register_vmap(op, rule, lib=LIB)
+
+
 _register_quantize(torch.ops.aten_mx.quantize_mx.default)
 _register_quantize(torch.ops.aten_mx.quantize_mx.format)
 _register_dequantize(torch.ops.aten_mx.dequantize_mx.default, has_format=False)
 _register_dequantize(torch.ops.aten_mx.dequantize_mx.format, has_format=True)
+_register_bitcast(torch.ops.aten_mx._bitcast.default)
+_register_swizzle(torch.ops.aten_mx._swizzle.default)
+_register_swizzle(torch.ops.aten_mx._unswizzle.default)

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import aten_mx
+from aten_mx.dispatch import device_has_kernel
 from aten_mx.schema import quantize_mx_format_fake
 
 RESULTS = Path(__file__).parent / "results" / "dispatch.json"
@@ -124,8 +125,7 @@ def declining(op: Any) -> Callable[[Tensor], Any]:
     """An entry of Inductor's table that inlines only where the device has no kernel."""
 
     def entry(self: Tensor) -> Any:
-        key = torch._C._dispatch_key_for_device(self.device.type)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+        if device_has_kernel(op, self.device):
             return NotImplemented
         return EMULATED(*_arguments(self))
 
