@@ -33,14 +33,7 @@ def cpu_kernel() -> Iterator[None]:
 
 def run_python(program: str, *arguments: str, cwd: Path | None = None, **environment: str) -> str:
     """What ``program`` prints in a process of its own; the test fails if that one does."""
-    result = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = _run(["-c", program, *arguments], cwd, environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -48,15 +41,16 @@ def run_python(program: str, *arguments: str, cwd: Path | None = None, **environ
 def run_tests_of_the_contract(selection: str, **environment: str) -> None:
     """Tests of the emulated kernel in a process of their own, whose environment says on which."""
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        cwd=Path(__file__).parent,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = _run(["-m", "pytest", *options], Path(__file__).parent, environment)
     assert result.returncode == 0, result.stdout
+
+
+def _run(
+    arguments: list[str], cwd: Path | None, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    env = os.environ | environment
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 def apply_patch(patch: Path, folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from samples import assert_same
 from torch.nn.functional import ScalingType
 from torch.nn.functional import SwizzleType as TorchSwizzleType
 
@@ -19,21 +20,15 @@ UNKNOWN_SWIZZLES = [2, -1, 1.5, "1", "SWIZZLE_32_4_4", None, [1], torch.int8]
 SWIZZLE_TEXT = "swizzle_type must be 0 (NO_SWIZZLE) or 1 (SWIZZLE_32_4_4), got {}"
 
 
-def same_bytes(a: Any, b: Any) -> bool:
-    return all(
-        torch.equal(s.view(torch.uint8), t.view(torch.uint8)) for s, t in zip(a, b, strict=True)
-    )
-
-
 @pytest.mark.parametrize(
     "swizzle", [1, True, SwizzleType(1), TorchSwizzleType.SWIZZLE_32_4_4], ids=repr
 )
 def test_known_swizzle(swizzle: Any) -> None:
     want = torch.ops.aten_mx.quantize_mx.format(X, -1, 32, "fp8_e4m3", swizzle_type=1)
     output, scale = aten_mx.quantize_mx(X, swizzle_type=swizzle)
-    assert same_bytes((output, scale), want)
+    assert_same((output, scale), want)
     back = aten_mx.dequantize_mx(output, scale, swizzle_type=swizzle)
-    assert same_bytes([back], [aten_mx.dequantize_mx(*aten_mx.quantize_mx(X))])
+    assert_same(back, aten_mx.dequantize_mx(*aten_mx.quantize_mx(X)))
 
 
 @pytest.mark.parametrize("swizzle", UNKNOWN_SWIZZLES, ids=repr)
@@ -86,4 +81,4 @@ def test_a_mode_that_dynamo_makes_a_symbol() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
     for mode in (2, 3):
-        assert same_bytes(compiled(X, mode), function(X, mode))
+        assert_same(compiled(X, mode), function(X, mode))

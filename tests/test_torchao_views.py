@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from samples import bytes_of
 from torch import Tensor
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
 from torchao_peer import ELEMENTS, PEER_FORMATS, each_element
@@ -38,7 +39,7 @@ def numbers(*shape: int) -> Tensor:
 def assert_dequantizes_to(mx: MXTensor, want: Tensor) -> None:
     got = mx.dequantize()
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    assert torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
+    assert torch.equal(bytes_of(got), bytes_of(want))
 
 
 @each_sliceable
