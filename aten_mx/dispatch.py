@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
-from aten_mx import checking
-from aten_mx.backends import composite
-from aten_mx.backends.composite import emulate_dequantize, emulate_quantize
+from aten_mx import checking, emulated
+from aten_mx.emulated import emulate_dequantize, emulate_quantize
 from aten_mx.meta import DequantizeCall, describe_dequantize, describe_quantize
 from aten_mx.schema import LIB
 
@@ -241,9 +240,9 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """
     inlined: dict[torch._ops.OpOverload, Callable[..., Any]] = {
         _quantize_mx.default: quantize_mx_inlined,
-        _quantize_mx.format: composite.quantize_mx,
+        _quantize_mx.format: emulated.quantize_mx,
         _dequantize_mx.default: dequantize_mx_inlined,
-        _dequantize_mx.format: composite.dequantize_mx,
+        _dequantize_mx.format: emulated.dequantize_mx,
     }
     return {op: _without_mutations(function) for op, function in inlined.items()}
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.compiler import BACKEND_KEYS, forget_compiled
 from aten_mx.formats import FORMAT_OF_DTYPE
 
@@ -136,10 +136,10 @@ def register_kernel(
     Example::
 
         >>> import aten_mx, torch
-        >>> from aten_mx.backends import composite
+        >>> from aten_mx import emulated
         >>> @aten_mx.register_kernel("quantize_mx", "PrivateUse1")
         ... def my_quantize(self, dim, block_size, elem_format, mode, *, swizzle_type):
-        ...     return composite.quantize_mx(
+        ...     return emulated.quantize_mx(
         ...         self, dim, block_size, elem_format, mode, swizzle_type=swizzle_type
         ...     )
         >>> [kernel.op for kernel in aten_mx.kernels() if kernel.dispatch_key == "PrivateUse1"]
@@ -192,8 +192,8 @@ def kernels() -> list[KernelInfo]:
                 for key in BACKEND_KEYS
                 if key_has_kernel(overload, key)
             ]
-            emulated = f"{composite.__name__}.{op}"
-            rows.append(KernelInfo(overload, "CompositeImplicitAutograd", emulated, "inlined"))
+            kernel = f"{emulated.__name__}.{op}"
+            rows.append(KernelInfo(overload, "CompositeImplicitAutograd", kernel, "inlined"))
     return rows
 
 
@@ -237,7 +237,7 @@ def _adapt_quantize(
     ) -> tuple[Tensor, Tensor]:
         args = (self, dim % self.dim(), block_size, elem_format, scale_calculation_mode)
         if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
-            return composite.quantize_mx(*args, swizzle_type=swizzle_type)
+            return emulated.quantize_mx(*args, swizzle_type=swizzle_type)
         outputs = fn(*args, swizzle_type=swizzle_type)
         outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
         if tuple(map(type, outputs)) != _TWO_TENSORS:
@@ -273,7 +273,7 @@ def _adapt_dequantize(
             self = self.view(torch.uint8)
         args = (self, scale, dim % self.dim(), block_size, elem_format, dtype)
         if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
-            return composite.dequantize_mx(*args, swizzle_type=swizzle_type)
+            return emulated.dequantize_mx(*args, swizzle_type=swizzle_type)
         output: Tensor = fn(*args, swizzle_type=swizzle_type)
         if type(output) is not Tensor:
             _check_types("dequantize_mx", fn, (output,), 1)

@@ -39,7 +39,7 @@ from common import (
 from torch import Tensor
 
 import aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.formats import FORMATS, ElementFormat
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -175,7 +175,7 @@ def peer_row(
     candidates: dict[str, Call | None] = {
         "copy_": partial(target.copy_, x),
         "native": partial(QUANTIZE, x, -1, BLOCK_SIZE, fmt.name, FLOOR),
-        "emulated": partial(composite.quantize_mx, x, -1, BLOCK_SIZE, fmt.name, FLOOR),
+        "emulated": partial(emulated.quantize_mx, x, -1, BLOCK_SIZE, fmt.name, FLOOR),
         "em. compiled": emulated_compiled(x, fmt) if with_compiled else None,
         "TorchAO": partial(floor, x) if floor else None,
         "AO compiled": compiled(rceil, x)[0] if rceil and with_compiled else None,

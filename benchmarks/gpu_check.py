@@ -41,7 +41,8 @@ from common import (
 from torch import Tensor
 
 import aten_mx
-from aten_mx.backends import composite, triton
+from aten_mx import emulated
+from aten_mx.backends import triton
 from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.testing import CHECKS, answering_kernels, check_kernel
 
@@ -105,9 +106,9 @@ def large(plan: Plan) -> Iterator[Row]:
         for fmt in (FP8, FORMATS["fp4_e2m1"]):
             output, scale = QUANTIZE(x, dim, BLOCK_SIZE, fmt.name, RCEIL)
             corner = x[-tail:, -tail:].contiguous()
-            want, want_scale = composite.quantize_mx(corner, dim, BLOCK_SIZE, fmt.name, RCEIL)
+            want, want_scale = emulated.quantize_mx(corner, dim, BLOCK_SIZE, fmt.name, RCEIL)
             back = DEQUANTIZE(output, scale, dim, BLOCK_SIZE, fmt.name, torch.bfloat16)
-            want_back = composite.dequantize_mx(
+            want_back = emulated.dequantize_mx(
                 want, want_scale, dim, BLOCK_SIZE, fmt.name, torch.bfloat16
             )
             pairs = ((output, want), (scale, want_scale), (back, want_back))
@@ -202,7 +203,7 @@ def launch(plan: Plan) -> Iterator[Row]:
         "copy_": partial(target.copy_, x),
         "op": partial(torch.ops.aten_mx.quantize_mx, x, -1, BLOCK_SIZE, FP8.dtype),
         "kernel alone": partial(triton.quantize_mx, x, -1, BLOCK_SIZE, FP8.name),
-        "emulated": partial(composite.quantize_mx, x, -1, BLOCK_SIZE, FP8.name),
+        "emulated": partial(emulated.quantize_mx, x, -1, BLOCK_SIZE, FP8.name),
     }
     for name, call in calls.items():
         call()

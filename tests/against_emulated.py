@@ -9,7 +9,7 @@ import torch
 from samples import bytes_of
 from torch import Tensor
 
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 
 def assert_same(got: Tensor, want: Tensor, what: object) -> None:
@@ -29,9 +29,9 @@ def compare_quantize(
 ) -> tuple[Tensor, Tensor]:
     """The kernel's outputs, the same as the composite's, which is called past the dispatcher."""
     outputs = kernel(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
-    emulated = composite.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
+    expected = emulated.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
     what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)
-    for got, want in zip(outputs, emulated, strict=True):
+    for got, want in zip(outputs, expected, strict=True):
         assert_same(got, want, what)
     return outputs
 
@@ -45,7 +45,7 @@ def compare_dequantize(
 ) -> None:
     """As :func:`compare_quantize`; ``args`` are dim, block size, format and dtype."""
     got = kernel(payload, scale, *args, swizzle_type=swizzle)
-    want = composite.dequantize_mx(payload, scale, *args, swizzle_type=swizzle)
+    want = emulated.dequantize_mx(payload, scale, *args, swizzle_type=swizzle)
     assert_same(got, want, (payload.shape, payload.stride(), *args, swizzle))
 
 

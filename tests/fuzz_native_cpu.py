@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 import aten_mx
-from aten_mx.backends import composite, cpu
+from aten_mx import emulated
+from aten_mx.backends import cpu
 from aten_mx.formats import FORMATS, ElementFormat
 
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
@@ -103,7 +104,7 @@ def check(rng: random.Random) -> int:
     args = (call.dim, call.block_size, call.fmt.name)
     swizzle = {"swizzle_type": call.swizzle}
     got = torch.ops.aten_mx.quantize_mx.format(x, *args, call.mode, **swizzle)
-    want = composite.quantize_mx(x, *args, call.mode, **swizzle)
+    want = emulated.quantize_mx(x, *args, call.mode, **swizzle)
     assert all(same(g, w) for g, w in zip(got, want, strict=True)), (call, dtype, x.stride())
 
     payload, scale = want
@@ -113,7 +114,7 @@ def check(rng: random.Random) -> int:
         payload, scale = any_strides(rng, payload), any_strides(rng, scale)
     dtype = rng.choice(DTYPES)
     back = torch.ops.aten_mx.dequantize_mx.format(payload, scale, *args, dtype, **swizzle)
-    expected = composite.dequantize_mx(payload, scale, *args, dtype, **swizzle)
+    expected = emulated.dequantize_mx(payload, scale, *args, dtype, **swizzle)
     assert same(back, expected), (call, dtype, payload.stride(), scale.stride())
     return x.numel()
 

@@ -9,7 +9,7 @@ import inspect
 import types
 from typing import NamedTuple
 
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 
 class Mutant(NamedTuple):
@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
 
     def kernel(self) -> types.FunctionType:
         """The wrong kernel, with the signature of a registered one."""
-        source = inspect.getsource(composite)
+        source = inspect.getsource(emulated)
         assert source.count(self.old) == 1, f"{self.old!r} stands {source.count(self.old)} times"
         module = types.ModuleType("mutant")
         exec(compile(source.replace(self.old, self.new), "mutant", "exec"), module.__dict__)

@@ -26,7 +26,7 @@ from torch.distributed.tensor import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.formats import FORMATS
 
 E4M3 = torch.float8_e4m3fn
@@ -192,7 +192,7 @@ def kernel(mesh: DeviceMesh) -> None:
 
     def kernel(self: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         seen.append(tuple(self.shape))
-        return composite.quantize_mx(self, *args, **kwargs)
+        return emulated.quantize_mx(self, *args, **kwargs)
 
     handle = aten_mx.register_kernel("quantize_mx", "CPU", kernel, override=True)
     full = values(2 * n, 64)

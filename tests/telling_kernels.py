@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 EMULATED = 0x78  # the payload byte of 1.0 under its block's own scale, in fp8_e4m3
 
@@ -18,7 +18,7 @@ class Recorder:
     """The emulated kernel of an op, with the arguments it was called with."""
 
     def __init__(self, op: str = "quantize_mx") -> None:
-        self.kernel = getattr(composite, op)
+        self.kernel = getattr(emulated, op)
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def tell(value: int) -> Callable[..., Any]:
     """A kernel whose payload says who made it."""
 
     def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):
-        output, scale = composite.quantize_mx(self, dim, block_size, elem_format, mode)
+        output, scale = emulated.quantize_mx(self, dim, block_size, elem_format, mode)
         return output.view(torch.uint8).fill_(value).view(output.dtype), scale
 
     return kernel

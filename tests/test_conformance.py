@@ -14,7 +14,7 @@ import torch
 from mutants import MUTANTS
 
 import aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.testing import CHECKS, check_kernel
 from aten_mx.testing.golden import read_vectors
 
@@ -65,7 +65,7 @@ def test_a_kernel_that_raises_fails_its_cases_alone() -> None:
     def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):
         if elem_format == "int8":
             raise NotImplementedError("no INT8 here")
-        return composite.quantize_mx(self, dim, block_size, elem_format, mode)
+        return emulated.quantize_mx(self, dim, block_size, elem_format, mode)
 
     handle = aten_mx.register_kernel("quantize_mx", "CPU", kernel)
     try:
@@ -128,9 +128,9 @@ def test_the_example_in_one_file_passes(tmp_path: Path) -> None:
 def test_mismatches_exit_with_1(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(
         "import aten_mx\n"
-        "from aten_mx.backends import composite\n"
+        "from aten_mx import emulated\n"
         "def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):\n"
-        "    return composite.quantize_mx(self, dim, block_size, elem_format, 0)\n"
+        "    return emulated.quantize_mx(self, dim, block_size, elem_format, 0)\n"
         "aten_mx.register_kernel('quantize_mx', 'CPU', kernel)\n"
     )
     run = conformance(
@@ -194,7 +194,7 @@ def test_a_reused_output_is_caught() -> None:
     memory: dict[tuple[object, ...], torch.Tensor] = {}
 
     def kernel(self, dim, block_size, elem_format, mode, *, swizzle_type):
-        output, scale = composite.quantize_mx(self, dim, block_size, elem_format, mode)
+        output, scale = emulated.quantize_mx(self, dim, block_size, elem_format, mode)
         kept = memory.setdefault((output.shape, output.stride(), output.dtype), output)
         kept.view(torch.uint8).copy_(output.view(torch.uint8))
         return kept, scale

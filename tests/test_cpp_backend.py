@@ -130,7 +130,7 @@ def test_cpu_kernels_under_the_default_compiler(order: str, builds: dict[str, st
 
 COVERED = """
 import torch, aten_mx, mxdev
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 library = mxdev.load_kernels("CPU")
 
@@ -141,10 +141,10 @@ def call():
 
 call()
 try:
-    aten_mx.register_kernel("quantize_mx", "CPU", composite.quantize_mx)
+    aten_mx.register_kernel("quantize_mx", "CPU", emulated.quantize_mx)
 except RuntimeError as error:
     print("kernels.cpp" in str(error))
-handle = aten_mx.register_kernel("quantize_mx", "CPU", composite.quantize_mx, override=True)
+handle = aten_mx.register_kernel("quantize_mx", "CPU", emulated.quantize_mx, override=True)
 call()
 handle.unregister()
 call()

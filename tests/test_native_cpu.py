@@ -159,7 +159,7 @@ def test_bytes(
 
 LARGE = """
 import torch
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 # Offsets beyond 2^31. All zeros, whose untouched pages take no memory, but for one row of numbers.
 rows, columns = (1 << 31) // 4096 + 3, 4096
@@ -179,7 +179,7 @@ for dim in (1, 0):
         output, scale = torch.ops.aten_mx.quantize_mx(x, 0, 32, torch.float8_e4m3fn)
         got = output.view(torch.uint8)[-32:, -1], scale.view(torch.uint8)[-1:, -1]
         row = row[:, :32]
-    want = composite.quantize_mx(row, 1, 32, "fp8_e4m3")
+    want = emulated.quantize_mx(row, 1, 32, "fp8_e4m3")
     for g, w in zip(got, want, strict=True):
         assert torch.equal(g, w.view(torch.uint8)[0])
     del x, output, scale

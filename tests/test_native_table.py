@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from aten_mx.backends import cpu
+from aten_mx.backends import build
 from aten_mx.formats import E8M0_NAN, FORMATS
 from aten_mx.layout import TILE_COLUMNS, TILE_ROWS, SwizzleType
 from aten_mx.meta import SWIZZLE_BLOCK_SIZE
 from aten_mx.scaling import ScaleCalculationMode
 
-HEADER = cpu._HEADERS[0].read_text()
-KERNEL = cpu._KERNEL.read_text()
-BLOCK_HEADER = cpu._KERNEL.with_name("QuantizeMXBlock.h").read_text()
+HEADER = build._HEADERS[0].read_text()
+KERNEL = build._KERNEL.read_text()
+BLOCK_HEADER = build._KERNEL.with_name("QuantizeMXBlock.h").read_text()
 SCALAR_TYPES = {  # C++'s names
     "torch.float8_e4m3fn": "Float8_e4m3fn",
     "torch.float8_e5m2": "Float8_e5m2",

@@ -9,7 +9,7 @@ from support import run_python
 EXAMPLE = Path(__file__).parent.parent / "examples" / "python_backend"
 PROGRAM = """
 import torch, aten_mx, python_device
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 calls = []
 kernel = python_device.quantize.fn
@@ -20,7 +20,7 @@ aten_mx.register_kernel(
 aten_mx.install_torch_alias()
 host = torch.randn(4, 64)
 x = host.to("pydevice")
-want = [t.view(torch.uint8) for t in composite.quantize_mx(host, -1, 32, "fp8_e4m3", 3)]
+want = [t.view(torch.uint8) for t in emulated.quantize_mx(host, -1, 32, "fp8_e4m3", 3)]
 
 def same(outputs):
     assert all(t.device.type == "pydevice" for t in outputs)

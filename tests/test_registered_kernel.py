@@ -110,11 +110,11 @@ def test_outputs_never_require_grad() -> None:
 
 WRONG_OUTPUTS = """
 import torch, aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 def wrong(change):
     def kernel(*args, **kwargs):
-        return change(*composite.quantize_mx(*args, **kwargs))
+        return change(*emulated.quantize_mx(*args, **kwargs))
     handle = aten_mx.register_kernel("quantize_mx", "CPU", kernel)
     try:
         torch.ops.aten_mx.quantize_mx(torch.ones(64, 4), 0, 32, torch.float8_e4m3fn)

@@ -124,15 +124,15 @@ def test_registering_before_the_device_exists() -> None:
     """No device module, nothing asked of one; the key's kernels are listed."""
     program = """
 import sys, torch, aten_mx
-from aten_mx.backends import composite
-aten_mx.register_kernel("quantize_mx", "PrivateUse1", composite.quantize_mx)
-aten_mx.register_kernel("dequantize_mx", "XPU", composite.dequantize_mx)
+from aten_mx import emulated
+aten_mx.register_kernel("quantize_mx", "PrivateUse1", emulated.quantize_mx)
+aten_mx.register_kernel("dequantize_mx", "XPU", emulated.dequantize_mx)
 print([(k.op, k.dispatch_key, k.kernel) for k in aten_mx.kernels() if k.compiled == "one node"])
 heavy = ("triton", "torch._inductor.compile_fx", "torch._dynamo", "torch.utils.cpp_extension")
 print([name for name in heavy if name in sys.modules])
 """
     listed, heavy = run_python(program).splitlines()
-    name = "aten_mx.backends.composite"
+    name = "aten_mx.emulated"
     assert eval(listed) == [
         ("quantize_mx", "PrivateUse1", f"{name}.quantize_mx"),
         ("quantize_mx.format", "PrivateUse1", f"{name}.quantize_mx"),
@@ -155,11 +155,11 @@ def test_kernels_lists_what_answers() -> None:
 
 COMPILED = """
 import torch, aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 def tell(value):
     def kernel(*args, **kwargs):
-        output, scale = composite.quantize_mx(*args, **kwargs)
+        output, scale = emulated.quantize_mx(*args, **kwargs)
         return output.view(torch.uint8).fill_(value).view(output.dtype), scale
     return kernel
 

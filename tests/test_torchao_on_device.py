@@ -181,7 +181,7 @@ from torchao.prototype.mx_formats.utils import is_torch_preferred
 cpu = torch.device("cpu")
 answers = [is_torch_preferred(preference, cpu) for preference in (TORCH, AUTO, EMULATED)]
 assert answers == [True, False, False], answers
-kernel = aten_mx.backends.composite.quantize_mx
+kernel = aten_mx.emulated.quantize_mx
 handle = aten_mx.register_kernel("quantize_mx", "CPU", kernel, override=True)
 assert is_torch_preferred(AUTO, cpu)
 

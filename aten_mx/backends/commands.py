@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from aten_mx.backends import cpu
+from aten_mx.backends.build import BuildError
 from aten_mx.backends.triton import impl as triton
 from aten_mx.plugins import import_backend
 from aten_mx.registry import KernelInfo, kernels
@@ -28,7 +29,7 @@ def run_build(args: argparse.Namespace) -> int:
     """
     try:
         cpu.build(lambda line: print(line, flush=True), force=args.force)
-    except (cpu.BuildError, OSError) as error:
+    except (BuildError, OSError) as error:
         print(f"build: {error}", file=sys.stderr)
         return 2
     return 0

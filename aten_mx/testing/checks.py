@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.layout import SwizzleType
 from aten_mx.meta import REAL_DTYPES
@@ -82,7 +82,7 @@ def quantize_case(
     target: Target, x: Tensor, dim: int, block_size: int, fmt: ElementFormat, mode: int
 ) -> str:
     """Both overloads against the emulated kernel: bytes, strides, and an input left alone."""
-    want = composite.quantize_mx(x, dim, block_size, fmt.name, mode)
+    want = emulated.quantize_mx(x, dim, block_size, fmt.name, mode)
     on_device = target.put(x)
     before = compare.bits(on_device).clone()
     for overload, (op, element) in overloads_of(fmt, QUANTIZE).items():
@@ -106,7 +106,7 @@ def dequantize_case(
     dtype: torch.dtype,
 ) -> str:
     """Both overloads against the emulated kernel."""
-    want = composite.dequantize_mx(payload, scale, dim, block_size, fmt.name, dtype)
+    want = emulated.dequantize_mx(payload, scale, dim, block_size, fmt.name, dtype)
     for overload, (op, element) in overloads_of(fmt, DEQUANTIZE).items():
         named = (element,) if overload == "format" else ()
         typed = target.put(as_typed(payload, fmt, overload))
@@ -186,7 +186,7 @@ def layouts(target: Target) -> Cases:
                 name = f"layouts: quantize_mx {mode.name.lower()} {label}"
                 yield name, partial(quantize_case, target, x, *args, int(mode))
         if "dequantize_mx" in target.ops:
-            payload, scale = composite.quantize_mx(x, layout.dim, layout.block_size, fmt.name, 0)
+            payload, scale = emulated.quantize_mx(x, layout.dim, layout.block_size, fmt.name, 0)
             for strides, (q, s) in {
                 "dense": (payload, scale),
                 "spread": (_spread(payload), _spread(scale)),
@@ -211,7 +211,7 @@ def _swizzled_case(
     target: Target, op: str, x: Tensor, args: tuple[int, int, str], mode: int
 ) -> str:
     dim, block_size, name = args
-    payload, scale = composite.quantize_mx(x, *args, mode, swizzle_type=SWIZZLED)
+    payload, scale = emulated.quantize_mx(x, *args, mode, swizzle_type=SWIZZLED)
     if op == "quantize_mx":
         got = QUANTIZE.format(target.put(x), *args, mode, swizzle_type=SWIZZLED)
         want = [payload, scale]
@@ -224,7 +224,7 @@ def _swizzled_case(
         tensors = target.put(payload), target.put(scale)
         got = [DEQUANTIZE.format(*tensors, *args, x.dtype, swizzle_type=SWIZZLED)]
         want = [
-            composite.dequantize_mx(
+            emulated.dequantize_mx(
                 payload, scale, dim, block_size, name, x.dtype, swizzle_type=SWIZZLED
             )
         ]

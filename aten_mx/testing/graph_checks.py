@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aten_mx.backends import composite
+from aten_mx import emulated
 from aten_mx.formats import FORMATS
 from aten_mx.testing import compare, inputs
 from aten_mx.testing.checks import DEQUANTIZE, QUANTIZE, Cases, Target, golden, maxima
@@ -99,7 +99,7 @@ def _calls(target: Target) -> dict[str, tuple[Callable[..., Any], tuple[Tensor, 
             call = partial(QUANTIZE.format, **args, **mode)
             calls[f"quantize_mx {fmt.name} {name}"] = (call, (target.put(x),))
         if "dequantize_mx" in target.ops:
-            payload, scale = composite.quantize_mx(x, layout.dim, layout.block_size, fmt.name)
+            payload, scale = emulated.quantize_mx(x, layout.dim, layout.block_size, fmt.name)
             call = partial(DEQUANTIZE.format, **args, dtype=dtype)
             tensors = (target.put(payload), target.put(scale))
             calls[f"dequantize_mx {fmt.name} {name}"] = (call, tensors)

@@ -9,7 +9,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import aten_mx
-from aten_mx.backends import composite
+from aten_mx import emulated
 
 _setup_privateuseone_for_python_backend("pydevice")
 aten = torch.library.Library("aten", "IMPL")
@@ -37,5 +37,5 @@ def copy_from(source, target, non_blocking=False):
 def quantize(self, dim, block_size, elem_format, mode, *, swizzle_type):
     """A device would run its own code here."""
     args = (self.host, dim, block_size, elem_format, mode)
-    output, scale = composite.quantize_mx(*args, swizzle_type=swizzle_type)
+    output, scale = emulated.quantize_mx(*args, swizzle_type=swizzle_type)
     return on_device(output), on_device(scale)

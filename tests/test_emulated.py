@@ -1,6 +1,6 @@
 """The ops against the oracle: every 16-bit pattern, every float32 exponent, random blocks.
 
-All bytes are compared. Layout, threads and swizzled scales are in ``test_composite_layout.py``.
+All bytes are compared. Layout, threads and swizzled scales are in ``test_emulated_layout.py``.
 """
 
 from collections.abc import Iterator
