@@ -26,6 +26,7 @@ from native_functions_patch.tree import (
     apply_patches,
     changed_paths,
     lay_out,
+    new_files,
     patch_files,
 )
 
@@ -116,7 +117,7 @@ def _check(report: Report, tree: Path, wheel: Path | None) -> None:
 
 def _compile_python(tree: Path) -> str:
     paths = {path for patch in patch_files(tree) for path in changed_paths(patch)}
-    paths |= {str(p.relative_to(PATCH_ROOT)) for p in PATCH_ROOT.glob("t*/**/*.py")}
+    paths |= set(new_files())
     files = sorted(path for path in paths if path.endswith(".py"))
     for path in files:
         compile((tree / path).read_text(), path, "exec")

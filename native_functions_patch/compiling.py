@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from native_functions_patch.codegen import NAMES, NATIVE
-from native_functions_patch.tree import PATCH_ROOT
+from native_functions_patch.tree import NEW_FOLDERS
 
 # The flags of core's build for its copies of native/cpu.
 _CAPABILITIES = {
@@ -42,9 +42,9 @@ def compiler() -> str | None:
 
 def compile_sources(tree: Path, torch_root: Path) -> list[Path]:
     """Object files of every ``.cpp`` of the patch and of the operators' generated entry points."""
-    sources = sorted((PATCH_ROOT / "aten").rglob("*.cpp"))
+    sources = sorted(NEW_FOLDERS["aten"].rglob("*.cpp"))
     if not sources:
-        raise CompileError("the patch has no .cpp file below native_functions_patch/aten")
+        raise CompileError("the patch has no .cpp file below aten_mx/csrc/aten")
     jobs = [
         (source, name)
         for source in sources
@@ -89,7 +89,7 @@ def _compile_all(tree: Path, torch_root: Path, jobs: list[tuple[Path, str]]) -> 
         # As core compiles its copies of native/cpu: no contraction, whose result depends on FMA.
         *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
         *("-DAT_PER_OPERATOR_HEADERS", "-DAT_PARALLEL_OPENMP=1"),
-        f"-I{PATCH_ROOT / 'aten/src'}",
+        f"-I{NEW_FOLDERS['aten'] / 'src'}",
         f"-I{tree / 'generated'}",
         *("-isystem", str(torch_root / "include")),
         *("-isystem", str(torch_root / "include/torch/csrc/api/include")),

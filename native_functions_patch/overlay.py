@@ -25,7 +25,7 @@ def make_overlay(site_packages: Path, tree: Path) -> Path:
     """
     overlay = tree / "overlay"
     changed = {path for patch in patch_files(tree) for path in changed_paths(patch)}
-    changed |= {str(path) for path in new_files()}
+    changed |= set(new_files())
     ours = [
         path
         for path in changed

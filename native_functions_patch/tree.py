@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 PATCH_ROOT = Path(__file__).parent
 PATCHES = PATCH_ROOT / "patches"
 # Diffs of files that no wheel carries: for a checkout only.
 CHECKOUT_PATCHES = PATCHES / "checkout"
-# New files of the patch, in core's own places.
-NEW_FILES = ("aten", "test", "torch")
+# Folders of new files: where they belong in core, and where they stand here.
+NEW_FOLDERS = {
+    "aten": PATCH_ROOT.parent / "aten_mx" / "csrc" / "aten",
+    "test": PATCH_ROOT / "test",
+    "torch": PATCH_ROOT / "torch",
+}
 
 # Path in a checkout to path in a wheel; the first prefix that fits counts.
 _WHEEL_PATHS = (
@@ -65,12 +68,14 @@ def changed_paths(patch: Path) -> list[str]:
     return re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.MULTILINE)
 
 
-def new_files() -> Iterator[Path]:
-    """Files that the patch adds, relative to the root of a checkout."""
-    for top in NEW_FILES:
-        for path in sorted((PATCH_ROOT / top).rglob("*")):
-            if path.is_file() and path.suffix in (".h", ".cpp", ".py"):
-                yield path.relative_to(PATCH_ROOT)
+def new_files() -> dict[str, Path]:
+    """Files that the patch adds: the path in a checkout, and the file that goes there."""
+    return {
+        f"{top}/{path.relative_to(folder).as_posix()}": path
+        for top, folder in NEW_FOLDERS.items()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in (".h", ".cpp", ".py")
+    }
 
 
 def lay_out(site_packages: Path, tree: Path) -> int:
@@ -115,17 +120,17 @@ def apply_patches(tree: Path, *, checkout: bool = False) -> list[str]:
         PatchError: a diff doesn't apply, or a file to be added exists with another content.
     """
     patches = patch_files(tree, checkout=checkout)
-    added = list(new_files())
-    for path in added:
+    added = new_files()
+    for path, source in added.items():
         target = tree / path
-        if target.is_file() and target.read_bytes() != (PATCH_ROOT / path).read_bytes():
+        if target.is_file() and target.read_bytes() != source.read_bytes():
             raise PatchError(f"{path} exists already, with another content")
     _git_apply(tree, patches, "--check")
     _git_apply(tree, patches)
-    for path in added:
+    for path, source in added.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(PATCH_ROOT / path, tree / path)
-    return [name for patch in patches for name in changed_paths(patch)] + [str(p) for p in added]
+        shutil.copyfile(source, tree / path)
+    return [name for patch in patches for name in changed_paths(patch)] + list(added)
 
 
 def _applies(tree: Path, patch: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 _PACKAGE = Path(__file__).parents[1]
-_ATEN = _PACKAGE.parent / "native_functions_patch" / "aten" / "src"
+_ATEN = _PACKAGE / "csrc" / "aten" / "src"
 _NATIVE = _ATEN / "ATen" / "native"
 _KERNEL = _NATIVE / "cpu" / "QuantizeMXKernel.cpp"
 _HEADERS = (_NATIVE / "quantized" / "QuantizeMX.h", *sorted(_KERNEL.parent.glob("*.h")))
