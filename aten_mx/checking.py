@@ -12,22 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aten_mx.meta import DequantizeCall, QuantizeCall, TensorSpec
+from aten_mx.meta import Call, TensorSpec
 
 ENABLED = os.environ.get("ATEN_MX_CHECK", "0") not in ("0", "")
 
 
-def check_outputs(
-    op: torch._ops.OpOverload, call: QuantizeCall | DequantizeCall, self: Tensor, results: Any
-) -> None:
+def check_outputs(op: torch._ops.OpOverload, call: Call, self: Tensor, results: Any) -> None:
     """Raise where ``results`` of ``op`` aren't the outputs that ``call`` describes.
 
     Raises:
         RuntimeError: names the op, the dispatch key, the output and the difference.
     """
-    specs = {"output": call.output}
-    if isinstance(call, QuantizeCall):
-        specs["scale"] = call.scale
+    specs = call.outputs
     outputs = results if isinstance(results, tuple) else (results,)
     key = torch._C._dispatch_key_for_device(self.device.type)
     if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):

@@ -23,7 +23,8 @@ import torch.compiler.config
 from torch._guards import CompileContext
 
 from aten_mx.after_import import after_import
-from aten_mx.dispatch import OVERLOADS
+from aten_mx.dispatch import key_has_kernel
+from aten_mx.overloads import OVERLOADS
 
 _TAG = "aten_mx:"
 BACKEND_KEYS = tuple(
@@ -54,10 +55,10 @@ def _source_digest() -> str:
 def cache_tag() -> str:
     """This package's part of the cache key: its sources, the kernels and switches of right now."""
     kernels = [
-        f"{op.name().split('::')[1]}@{key}"
-        for op in OVERLOADS
+        f"{row.name}@{key}"
+        for row in OVERLOADS
         for key in BACKEND_KEYS
-        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+        if key_has_kernel(row.qualified_name, key)
     ]
     return "+".join((_TAG + _source_digest(), *kernels, *sorted(switches)))
 
@@ -74,8 +75,8 @@ def tag_compile_caches() -> None:
 
 def forget_compiled() -> None:
     """No graph made under other registrations or switches may run; on disk the tag sees to it."""
-    for op in OVERLOADS:
-        op._dispatch_cache.clear()
+    for row in OVERLOADS:
+        row.handle._dispatch_cache.clear()
     # A device's built-in kernels are registered at its first use, which can be in the midst of a
     # compilation: that of the first graph for this device, so that there is nothing to forget.
     dynamo = sys.modules.get("torch._dynamo")
@@ -96,8 +97,8 @@ def _tag_when_compiling(callbacks: ModuleType) -> None:
 
 
 def _drop_from_table(decomposition: ModuleType) -> None:
-    for op in OVERLOADS:
-        decomposition.decompositions.pop(op, None)
+    for row in OVERLOADS:
+        decomposition.decompositions.pop(row.handle, None)
 
 
 tag_compile_caches()

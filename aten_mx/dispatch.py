@@ -1,12 +1,12 @@
-"""What answers a call: validation at BackendSelect, then a device's kernel or the composite.
+"""What answers a call: validation, then a device's kernel or the emulated one.
 
 * **Autograd falls through.** The ops aren't differentiable, so outputs never require grad,
   whatever kernel answers, and no kernel needs an autograd registration of its own.
 * **BackendSelect validates.** It sits below autograd and Python dispatch and above every backend
   key, so it runs before each kernel, C++ ones included, also under ``inference_mode``.
-* **The composite** is CompositeImplicitAutograd: it answers on every device without a kernel, and
-  compilers inline it. Traced, it runs without BackendSelect and so validates itself. That of
-  ``.format`` calls the base overload where the device has a kernel for that one, so that a backend
+* **The emulated kernel** is CompositeImplicitAutograd: it answers on every device without a kernel,
+  and compilers inline it. Traced, it runs without BackendSelect, and then it validates the call.
+  That of ``.format`` calls the base overload's kernel where the device has one, so that a backend
   which registers nothing else is reached by both.
 """
 
@@ -21,158 +21,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
-from aten_mx import checking, emulated
-from aten_mx.emulated import emulate_dequantize, emulate_quantize
-from aten_mx.meta import DequantizeCall, describe_dequantize, describe_quantize
+from aten_mx import checking
+from aten_mx.meta import Call
+from aten_mx.overloads import NAMESPACE, OVERLOADS, Overload, overloads_of
 from aten_mx.schema import LIB
 
 _BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
 _BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(_BACKEND_SELECT)
-_quantize_mx = torch.ops.aten_mx.quantize_mx
-_dequantize_mx = torch.ops.aten_mx.dequantize_mx
-_bitcast = torch.ops.aten_mx._bitcast.default
-
-
-def device_has_kernel(op: torch._ops.OpOverload, device: torch.device) -> bool:
-    """Whether ``device`` has a kernel of its own for ``op``, and not only the composite."""
-    key = torch._C._dispatch_key_for_device(device.type)
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
-
-
-def _is_for_kernel(op: torch._ops.OpOverload, self: Tensor) -> bool:
-    """Whether a tracer is about to inline a call that the device has a kernel for.
-
-    AOTInductor's does (PyTorch 2.13): it takes its trace for an export after dispatch, where all
-    CompositeImplicit ops are decomposed. An opaque op keeps the call there.
-    """
-    return type(self) is FunctionalTensor and device_has_kernel(op, self.device)
-
-
-def quantize_mx_inlined(
-    self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
-) -> tuple[Tensor, Tensor]:
-    """``quantize_mx`` in plain PyTorch ops, whatever kernels there are."""
-    call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
-    return emulate_quantize(self, block_size, call)
-
-
-def quantize_mx_composite(
-    self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
-) -> tuple[Tensor, Tensor]:
-    """``quantize_mx`` in plain PyTorch ops."""
-    if not _is_for_kernel(_quantize_mx.default, self):
-        return quantize_mx_inlined(self, dim, block_size, dtype, scale_calculation_mode)
-    call = describe_quantize(self, dim, block_size, dtype, scale_calculation_mode)
-    args = (self, dim, block_size, call.fmt.name, scale_calculation_mode, 0)
-    output, scale = torch.ops.aten_mx._quantize_mx(*args)
-    if call.fmt.payload_dtype is not dtype:
-        output = _bitcast(output, dtype, call.dim)
-    return output, scale
-
-
-def quantize_mx_format_composite(
-    self: Tensor,
-    dim: int,
-    block_size: int,
-    elem_format: str,
-    scale_calculation_mode: int = 0,
-    *,
-    swizzle_type: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """``quantize_mx.format`` in plain PyTorch ops, or by the device's kernel of the base one."""
-    call = describe_quantize(
-        self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
-    )
-    if _is_for_kernel(_quantize_mx.format, self):
-        args = (self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type)
-        outputs: tuple[Tensor, Tensor] = torch.ops.aten_mx._quantize_mx(*args)
-        return outputs
-    dtype = call.fmt.dtype
-    if dtype is None or swizzle_type or not device_has_kernel(_quantize_mx.default, self.device):
-        return emulate_quantize(self, block_size, call, swizzle_type)
-    output, scale = _quantize_mx.default(self, dim, block_size, dtype, scale_calculation_mode)
-    if dtype is not call.output.dtype:
-        output = _bitcast(output, call.output.dtype, call.dim)
-    return output, scale
-
-
-def dequantize_mx_inlined(
-    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
-) -> Tensor:
-    """``dequantize_mx`` in plain PyTorch ops, whatever kernels there are."""
-    call = describe_dequantize(self, scale, dim, block_size, None, dtype)
-    return emulate_dequantize(self, scale, block_size, call)
-
-
-def dequantize_mx_composite(
-    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
-) -> Tensor:
-    """``dequantize_mx`` in plain PyTorch ops."""
-    if not _is_for_kernel(_dequantize_mx.default, self):
-        return dequantize_mx_inlined(self, scale, dim, block_size, dtype)
-    call = describe_dequantize(self, scale, dim, block_size, None, dtype)
-    args = (self, scale, dim, block_size, call.fmt.name, dtype, 0)
-    output: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
-    return output
-
-
-def dequantize_mx_format_composite(
-    self: Tensor,
-    scale: Tensor,
-    dim: int,
-    block_size: int,
-    elem_format: str,
-    dtype: torch.dtype,
-    *,
-    swizzle_type: int = 0,
-) -> Tensor:
-    """``dequantize_mx.format`` in plain PyTorch ops, or by the device's kernel of the base one."""
-    call = describe_dequantize(
-        self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
-    )
-    if _is_for_kernel(_dequantize_mx.format, self):
-        args = (self, scale, dim, block_size, elem_format, dtype, swizzle_type)
-        kept: Tensor = torch.ops.aten_mx._dequantize_mx(*args)
-        return kept
-    payload_dtype = call.fmt.dtype
-    if (
-        payload_dtype is None
-        or swizzle_type
-        or not device_has_kernel(_dequantize_mx.default, self.device)
-    ):
-        return emulate_dequantize(self, scale, block_size, call, swizzle_type)
-    if self.dtype is not payload_dtype:
-        self = _bitcast(self, payload_dtype, call.dim)
-    output: Tensor = _dequantize_mx.default(self, scale, dim, block_size, dtype)
-    return output
-
-
-def _describe_dequantize_base(
-    self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype
-) -> DequantizeCall:
-    return describe_dequantize(self, scale, dim, block_size, None, dtype)
-
-
-def _validating(op: torch._ops.OpOverload, describe: Callable[..., Any]) -> Callable[..., Any]:
-    def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        call = describe(*args, **kwargs)
-        # The guard: a kernel written in differentiable ops must not record them.
-        with torch._C._AutoDispatchBelowAutograd():
-            results = op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
-        if checking.ENABLED:
-            checking.check_outputs(op, call, args[0], results)
-        return results
-
-    return backend_select
-
-
-OVERLOADS: dict[torch._ops.OpOverload, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    _quantize_mx.default: (describe_quantize, quantize_mx_composite),
-    _quantize_mx.format: (describe_quantize, quantize_mx_format_composite),
-    _dequantize_mx.default: (_describe_dequantize_base, dequantize_mx_composite),
-    _dequantize_mx.format: (describe_dequantize, dequantize_mx_format_composite),
-}
-"""Each overload with its validation and its composite."""
 
 KEPT_WHOLE: set[type[Tensor]] = set()
 """Tensor subclasses that dispatch the ops themselves; the composite would hide the call from them.
@@ -182,31 +37,95 @@ which is above ``__torch_dispatch__``.
 """
 
 
-def _inlining(op: torch._ops.OpOverload, composite: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(composite)
-    def inline(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(self) not in KEPT_WHOLE:
-            return composite(self, *args, **kwargs)
+def key_has_kernel(overload: str, dispatch_key: str) -> bool:
+    """Whether an overload, such as ``aten_mx::quantize_mx.format``, has a kernel for a key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, dispatch_key)
+
+
+def device_has_kernel(overload: str, device: torch.device) -> bool:
+    """Whether ``device`` has a kernel of its own for an overload, and not only the emulated one."""
+    return key_has_kernel(overload, torch._C._dispatch_key_for_device(device.type))
+
+
+def inlined(row: Overload) -> Callable[..., Any]:
+    """An overload in plain PyTorch ops, whatever kernels there are."""
+
+    def emulated(*args: Any, **kwargs: Any) -> Any:
+        return row.emulate(*args[: row.tensors], row.describe_checked(*args, **kwargs))
+
+    return emulated
+
+
+def _composite(row: Overload) -> Callable[..., Any]:
+    """What answers for an overload where the device has no kernel of its own for it."""
+    base = overloads_of(row.op)[0]
+
+    def composite(keyset: Any, self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(self) in KEPT_WHOLE:
+            with torch._C._AutoDispatchBelowAutograd():
+                return row.handle(self, *args, **kwargs)
+        traced = keyset.has(_BACKEND_SELECT)  # it is in every set of keys until it has run
+        if traced:
+            row.check(self, *args, **kwargs)
+        call = row.describe(self, *args, **kwargs)
+        tensors = (self, *args[: row.tensors - 1])
+        # A tracer is about to inline a call that the device has a kernel for. AOTInductor's does
+        # (PyTorch 2.13): it takes its trace for an export after dispatch, where all
+        # CompositeImplicit ops are decomposed. An opaque op keeps the call there.
+        if type(self) is FunctionalTensor and device_has_kernel(row.qualified_name, self.device):
+            kernel = getattr(getattr(torch.ops, NAMESPACE), f"_{row.op}")
+            return _as_described(kernel(*tensors, *call.arguments, *call.keywords.values()), call)
+        if row.to_base is not None and device_has_kernel(base.qualified_name, self.device):
+            arguments = row.to_base(*tensors, call)
+            if arguments is not None:
+                op = base.handle
+                results = op(*arguments) if traced else op.redispatch(keyset, *arguments)
+                return _as_described(results, call)
+        return row.emulate(*tensors, call)
+
+    return composite
+
+
+def _as_described(results: Any, call: Call) -> Any:
+    """The results of a kernel of another overload, which may have another dtype for the bytes."""
+    bitcast = torch.ops.aten_mx._bitcast
+    outputs = results if isinstance(results, tuple) else (results,)
+    typed = tuple(
+        output if output.dtype is spec.dtype else bitcast(output, spec.dtype, spec.dim)
+        for output, spec in zip(outputs, call.outputs.values(), strict=True)
+    )
+    return typed if len(typed) > 1 else typed[0]
+
+
+def _validating(row: Overload) -> Callable[..., Any]:
+    op, check = row.handle, row.check
+
+    def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        # The guard: a kernel written in differentiable ops must not record them.
         with torch._C._AutoDispatchBelowAutograd():
-            return op(self, *args, **kwargs)
+            results = op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+        if checking.ENABLED:
+            checking.check_outputs(op, row.describe(*args, **kwargs), args[0], results)
+        return results
 
-    return inline
+    return backend_select
 
 
-for _op, (_, _composite) in OVERLOADS.items():
-    LIB.impl(_op, torch.library.fallthrough_kernel, "Autograd")
-    LIB.impl(_op, _inlining(_op, _composite), "CompositeImplicitAutograd")
+for _row in OVERLOADS:
+    LIB.impl(_row.handle, torch.library.fallthrough_kernel, "Autograd")
+    LIB.impl(_row.handle, _composite(_row), "CompositeImplicitAutograd", with_keyset=True)
 
 _validation: list[torch.library.Library] = []
 
 
 def add_python_validation() -> None:
     """Validate at BackendSelect, above what a C++ library may have registered there."""
-    library = torch.library.Library("aten_mx", "IMPL")
+    library = torch.library.Library(NAMESPACE, "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's word on overriding
-        for op, (describe, _) in OVERLOADS.items():
-            library.impl(op, _validating(op, describe), "BackendSelect", with_keyset=True)
+        warnings.simplefilter("ignore")  # PyTorch warns about the override, which is intended
+        for row in OVERLOADS:
+            library.impl(row.handle, _validating(row), "BackendSelect", with_keyset=True)
     _validation.append(library)
 
 
@@ -225,10 +144,10 @@ add_python_validation()
 
 
 def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """The composites, for a caller who wants the ops inlined.
+    """The emulated kernels, for a caller who wants the ops inlined.
 
     Returns:
-        A new dict from each overload to its composite, as ``aot_autograd``, ``make_fx`` and
+        A new dict from each overload to its emulated kernel, as ``aot_autograd``, ``make_fx`` and
         ``ExportedProgram.run_decompositions`` take it. The first two then inline the ops also on a
         device that has a kernel; ``run_decompositions`` (PyTorch 2.13) leaves them one node there.
 
@@ -238,23 +157,17 @@ def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         >>> sorted(str(op) for op in aten_mx.decomposition_table())[:2]
         ['aten_mx.dequantize_mx.default', 'aten_mx.dequantize_mx.format']
     """
-    inlined: dict[torch._ops.OpOverload, Callable[..., Any]] = {
-        _quantize_mx.default: quantize_mx_inlined,
-        _quantize_mx.format: emulated.quantize_mx,
-        _dequantize_mx.default: dequantize_mx_inlined,
-        _dequantize_mx.format: emulated.dequantize_mx,
-    }
-    return {op: _without_mutations(function) for op, function in inlined.items()}
+    return {row.handle: _without_mutations(inlined(row)) for row in OVERLOADS}
 
 
-def _without_mutations(inlined: Callable[..., Any]) -> Callable[..., Any]:
+def _without_mutations(emulated: Callable[..., Any]) -> Callable[..., Any]:
     """The kernels reuse their temporaries in place, but AOTAutograd decomposes after it has
     taken mutations out of the graph; ``ExportedProgram`` does before, and cannot nest."""
-    functional = dispatch_functionalize(inlined)
+    functional = dispatch_functionalize(emulated)
 
-    @functools.wraps(inlined)
+    @functools.wraps(emulated)
     def decomposition(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        function = inlined if isinstance(self, FunctionalTensor) else functional
+        function = emulated if isinstance(self, FunctionalTensor) else functional
         return function(self, *args, **kwargs)
 
     return decomposition

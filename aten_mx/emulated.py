@@ -24,13 +24,8 @@ from aten_mx.formats import (
     ElementFormat,
 )
 from aten_mx.layout import SwizzleType, pack_nibbles, unpack_nibbles
-from aten_mx.meta import (
-    DequantizeCall,
-    QuantizeCall,
-    TensorSpec,
-    describe_dequantize,
-    describe_quantize,
-)
+from aten_mx.meta import DequantizeCall, QuantizeCall, TensorSpec
+from aten_mx.validation import describe_dequantize, describe_quantize
 
 _MAGNITUDE = 0x7FFFFFFF
 _EXPONENT = 0x7F800000  # also the bits of Inf; larger magnitudes are NaN
@@ -62,14 +57,12 @@ def quantize_mx(
     call = describe_quantize(
         self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
     )
-    return emulate_quantize(self, block_size, call, swizzle_type)
+    return emulate_quantize(self, call)
 
 
-def emulate_quantize(
-    self: Tensor, block_size: int, call: QuantizeCall, swizzle_type: int = 0
-) -> tuple[Tensor, Tensor]:
+def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     """The outputs that ``call`` describes, of either overload."""
-    fmt = call.fmt
+    fmt, block_size = call.fmt, call.block_size
     # detach: autograd falls through this op, so that the inner ops would record.
     values = self.detach().resolve_neg().movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
@@ -82,7 +75,7 @@ def emulate_quantize(
 
     scale_byte = _scale_byte(magnitude, absolute, call)
     scale = scale_byte.to(torch.uint8)
-    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
+    if call.swizzle_type == SwizzleType.SWIZZLE_32_4_4:
         scale = torch.ops.aten_mx._swizzle(scale)
 
     scale_byte = scale_byte.unsqueeze(-1)
@@ -221,20 +214,18 @@ def dequantize_mx(
     call = describe_dequantize(
         self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
     )
-    return emulate_dequantize(self, scale, block_size, call, swizzle_type)
+    return emulate_dequantize(self, scale, call)
 
 
-def emulate_dequantize(
-    self: Tensor, scale: Tensor, block_size: int, call: DequantizeCall, swizzle_type: int = 0
-) -> Tensor:
+def emulate_dequantize(self: Tensor, scale: Tensor, call: DequantizeCall) -> Tensor:
     """The output that ``call`` describes, of either overload."""
-    fmt, dim = call.fmt, call.dim
+    fmt, dim, block_size = call.fmt, call.dim, call.block_size
     bytes_dtype = torch.int8 if fmt.twos_complement else torch.uint8
     payload = torch.ops.aten_mx._bitcast(self.detach(), bytes_dtype, dim).movedim(dim, -1)
     scale_bytes = torch.ops.aten_mx._bitcast(scale.detach(), torch.uint8, dim).movedim(dim, -1)
     codes = unpack_nibbles(payload) if fmt.codes_per_byte == 2 else payload
     blocks = codes.shape[-1] // block_size
-    if swizzle_type == SwizzleType.SWIZZLE_32_4_4:
+    if call.swizzle_type == SwizzleType.SWIZZLE_32_4_4:
         scale_bytes = torch.ops.aten_mx._unswizzle(scale_bytes, codes.shape[-2], blocks)
     bits = _decode(
         codes.unflatten(-1, (blocks, block_size)).to(torch.int32),

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from aten_mx.formats import FORMAT_OF_DTYPE
 from aten_mx.layout import SwizzleType
-from aten_mx.meta import describe_dequantize, describe_quantize
 from aten_mx.scaling import ScaleCalculationMode
+from aten_mx.validation import check_dequantize, check_quantize
 
 
 def quantize_mx(
@@ -86,7 +86,7 @@ def quantize_mx(
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
     if not (isinstance(mode, int) and isinstance(swizzle, int)):
         # In the contract's order: an earlier fault wins, and the text is the op's.
-        describe_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
+        check_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
     if isinstance(dtype, str):
         return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
     fmt = FORMAT_OF_DTYPE.get(dtype)
@@ -154,7 +154,7 @@ def dequantize_mx(
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
     if not isinstance(swizzle, int):
         args = (input, scale, dim, block_size, elem_format, dtype)
-        describe_dequantize(*args, swizzle_type=swizzle)
+        check_dequantize(*args, swizzle_type=swizzle)
     if elem_format is None and swizzle != 0 and input.dtype in FORMAT_OF_DTYPE:
         elem_format = FORMAT_OF_DTYPE[input.dtype].name
     if elem_format is None:  # a payload of another dtype gets the op's error

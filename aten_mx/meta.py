@@ -1,25 +1,18 @@
-"""Validates a call and describes its outputs; every kernel and the fake run behind this.
+"""What a valid call means, and its outputs before they exist: shape, strides and dtype.
 
-The checks are those of the contract's error table, in its order; the first fault wins. Messages
-hold the received value and are built from lists and plain numbers, so that C++ can print the same.
+The rules that make a call valid are in :mod:`aten_mx.validation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from aten_mx.formats import FORMAT_OF_DTYPE, FORMATS, ElementFormat
-from aten_mx.layout import SwizzleType, swizzled_shape, unknown_swizzle_message
-from aten_mx.scaling import ScaleCalculationMode, unknown_mode_message
-
-REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SWIZZLE_BLOCK_SIZE = 32
-_MODES = frozenset(map(int, ScaleCalculationMode))
-_SWIZZLES = frozenset(map(int, SwizzleType))
+from aten_mx.layout import swizzled_shape
+from aten_mx.scaling import ScaleCalculationMode
 
 
 class TensorSpec(NamedTuple):
@@ -41,24 +34,99 @@ class TensorSpec(NamedTuple):
 
 
 class QuantizeCall(NamedTuple):
-    """A valid ``quantize_mx`` call: ``dim`` counted from the front, and its two outputs."""
+    """A valid ``quantize_mx`` call, whichever overload it came by."""
 
     fmt: ElementFormat
+    shape: list[int]
+    """Shape of the values."""
     dim: int
-    mode: ScaleCalculationMode
-    output: TensorSpec
-    scale: TensorSpec
+    """Counted from the front."""
+    block_size: int
+    scale_calculation_mode: int
+    swizzle_type: int
+    payload_dtype: torch.dtype
+
+    @property
+    def mode(self) -> ScaleCalculationMode:
+        """The scale mode."""
+        return ScaleCalculationMode(self.scale_calculation_mode)
+
+    @property
+    def output(self) -> TensorSpec:
+        """The payload."""
+        size = self.shape[self.dim] // self.fmt.codes_per_byte
+        return TensorSpec(with_size(self.shape, self.dim, size), self.dim, self.payload_dtype)
+
+    @property
+    def scale(self) -> TensorSpec:
+        """The scale."""
+        shape = scale_shape(self.shape, self.dim, self.block_size, self.swizzle_type)
+        return TensorSpec(shape, self.dim, torch.float8_e8m0fnu)
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """The results, in their order."""
+        return {"output": self.output, "scale": self.scale}
+
+    @property
+    def arguments(self) -> tuple[int, int, str, int]:
+        """What a kernel is given after the tensors."""
+        return self.dim, self.block_size, self.fmt.name, self.scale_calculation_mode
+
+    @property
+    def keywords(self) -> dict[str, int]:
+        """What a kernel is given by name."""
+        return {"swizzle_type": self.swizzle_type}
+
+    def typed(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Outputs of the ``.format`` overload in the dtypes of the overload that was called."""
+        if self.payload_dtype is self.fmt.payload_dtype:
+            return outputs
+        return outputs[0].view(self.payload_dtype), *outputs[1:]
 
 
 class DequantizeCall(NamedTuple):
-    """A valid ``dequantize_mx`` call: ``dim`` counted from the front, and its output."""
+    """A valid ``dequantize_mx`` call, whichever overload it came by."""
 
     fmt: ElementFormat
+    shape: list[int]
+    """Shape of the values: twice the payload's size at ``dim`` for FP4."""
     dim: int
-    output: TensorSpec
+    """Counted from the front."""
+    block_size: int
+    swizzle_type: int
+    dtype: torch.dtype
+
+    @property
+    def output(self) -> TensorSpec:
+        """The values."""
+        return TensorSpec(self.shape, self.dim, self.dtype)
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """The result."""
+        return {"output": self.output}
+
+    @property
+    def arguments(self) -> tuple[int, int, str, torch.dtype]:
+        """What a kernel is given after the tensors."""
+        return self.dim, self.block_size, self.fmt.name, self.dtype
+
+    @property
+    def keywords(self) -> dict[str, int]:
+        """What a kernel is given by name."""
+        return {"swizzle_type": self.swizzle_type}
+
+    def typed(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Outputs of the ``.format`` overload, whose dtype is that of the other one too."""
+        return outputs
 
 
-def describe_quantize(
+Call = QuantizeCall | DequantizeCall
+"""Either of them."""
+
+
+def quantize_call(
     self: Tensor,
     dim: int,
     block_size: int,
@@ -66,42 +134,20 @@ def describe_quantize(
     scale_calculation_mode: int = 0,
     *,
     swizzle_type: int = 0,
-    shape: Sequence[int] | None = None,
 ) -> QuantizeCall:
-    """Validate the arguments of either ``quantize_mx`` overload and describe the outputs.
-
-    Args:
-        element: the ``dtype`` of the base overload, or the ``elem_format`` of ``.format``.
-        shape: the logical shape where it isn't ``self.shape`` (one example of a vmapped batch).
-
-    Raises:
-        TypeError, IndexError, ValueError: as the contract's section 6 lists them.
-    """
-    op = "quantize_mx"
-    _check_dense(op, "self", self)
-    if self.dtype not in REAL_DTYPES:
-        _fail(TypeError, f"{op}: self must be {_names(REAL_DTYPES)}, got {self.dtype}")
-    shape = list(self.shape if shape is None else shape)
-    dim = _check_dim(op, dim, shape)
-    fmt = _check_element(op, element)
-    if scale_calculation_mode not in _MODES:
-        _fail(ValueError, f"{op}: {unknown_mode_message(scale_calculation_mode)}")
-    _check_swizzle_type(op, swizzle_type)
-    _check_block_size(op, block_size, fmt)
-    _check_multiple(op, shape, dim, block_size, shape[dim])
-    _check_swizzle(op, swizzle_type, shape, dim, block_size)
-
-    dtype = element if isinstance(element, torch.dtype) else fmt.payload_dtype
-    return QuantizeCall(
-        fmt,
-        dim,
-        ScaleCalculationMode(scale_calculation_mode),
-        TensorSpec(_with_size(shape, dim, shape[dim] // fmt.codes_per_byte), dim, dtype),
-        TensorSpec(_scale_shape(shape, dim, block_size, swizzle_type), dim, torch.float8_e8m0fnu),
-    )
+    """The call with these arguments, which :func:`check_quantize` has accepted."""
+    if isinstance(element, str):
+        fmt = FORMATS[element]
+        payload_dtype = fmt.payload_dtype
+    else:
+        fmt, payload_dtype = FORMAT_OF_DTYPE[element], element
+    shape = list(self.shape)
+    dim %= len(shape)
+    mode = scale_calculation_mode
+    return QuantizeCall(fmt, shape, dim, block_size, mode, swizzle_type, payload_dtype)
 
 
-def describe_dequantize(
+def dequantize_call(
     self: Tensor,
     scale: Tensor,
     dim: int,
@@ -110,185 +156,20 @@ def describe_dequantize(
     dtype: torch.dtype,
     *,
     swizzle_type: int = 0,
-    shapes: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> DequantizeCall:
-    """Validate the arguments of either ``dequantize_mx`` overload and describe the output.
-
-    Args:
-        elem_format: ``None`` for the base overload, whose format is the payload's dtype.
-        shapes: logical shapes of payload and scale where they aren't the tensors' own.
-
-    Raises:
-        TypeError, IndexError, ValueError, RuntimeError: as the contract's section 6 lists them.
-    """
-    op = "dequantize_mx"
-    _check_dense(op, "self", self)
-    shape = list(shapes[0] if shapes else self.shape)
-    dim = _check_dim(op, dim, shape)
-    fmt = (
-        FORMAT_OF_DTYPE.get(self.dtype) if elem_format is None else _check_element(op, elem_format)
-    )
-    if dtype not in REAL_DTYPES:
-        _fail(TypeError, f"{op}: dtype must be {_names(REAL_DTYPES)}, got {dtype}")
-    _check_swizzle_type(op, swizzle_type)
-    _check_block_size(op, block_size, fmt)
-    if fmt is not None:  # without a format the payload's dtype is at fault, said below
-        codes = shape[dim] * fmt.codes_per_byte
-        _check_multiple(op, shape, dim, block_size, codes)
-        shape = _with_size(shape, dim, codes)
-    _check_swizzle(op, swizzle_type, shape, dim, block_size)
-    fmt = _check_payload_dtype(op, self.dtype, fmt, elem_format)
-    _check_scale_dtype(op, scale)
-    scale_shape = list(shapes[1] if shapes else scale.shape)
-    _check_scale_shape(
-        op, scale_shape, _scale_shape(shape, dim, block_size, swizzle_type), shape, block_size
-    )
-    if scale.device != self.device:
-        _fail(
-            RuntimeError,
-            f"{op}: self and scale must be on one device, got {self.device} and {scale.device}",
-        )
-    return DequantizeCall(fmt, dim, TensorSpec(shape, dim, dtype))
+    """The call with these arguments, which :func:`check_dequantize` has accepted."""
+    fmt = FORMAT_OF_DTYPE[self.dtype] if elem_format is None else FORMATS[elem_format]
+    shape = list(self.shape)
+    shape[dim] *= fmt.codes_per_byte
+    return DequantizeCall(fmt, shape, dim % len(shape), block_size, swizzle_type, dtype)
 
 
-def _check_dense(op: str, name: str, tensor: Tensor | None) -> None:
-    kind = None
-    if tensor is None:  # the dispatcher lets it through, as an undefined tensor
-        kind = "None"
-    elif tensor.is_nested:
-        kind = "a nested tensor"
-    elif tensor.layout is not torch.strided:
-        kind = f"layout {tensor.layout}"
-    elif tensor.is_quantized:
-        kind = f"a quantized tensor of dtype {tensor.dtype}"
-    if kind is not None:
-        _fail(TypeError, f"{op}: {name} must be a dense strided tensor, got {kind}")
+def scale_shape(shape: list[int], dim: int, block_size: int, swizzle_type: int) -> list[int]:
+    """Shape of the scale of values of ``shape``."""
+    blocks = with_size(shape, dim, shape[dim] // block_size)
+    return swizzled_shape(blocks) if swizzle_type else blocks
 
 
-def _check_dim(op: str, dim: int, shape: list[int]) -> int:
-    rank = len(shape)
-    if rank == 0:
-        _fail(IndexError, f"{op}: self must have at least one dimension, got shape []")
-    if not -rank <= dim < rank:
-        _fail(
-            IndexError,
-            f"{op}: dim must be in [{-rank}, {rank - 1}] for a tensor of rank {rank}, got {dim}",
-        )
-    return dim % rank
-
-
-def _check_element(op: str, element: torch.dtype | str) -> ElementFormat:
-    if isinstance(element, str):
-        if element not in FORMATS:
-            _fail(
-                ValueError, f"{op}: elem_format must be one of {', '.join(FORMATS)}, got {element}"
-            )
-        return FORMATS[element]
-    if element not in FORMAT_OF_DTYPE:
-        _fail(TypeError, f"{op}: dtype must be {_names(FORMAT_OF_DTYPE)}, got {element}")
-    return FORMAT_OF_DTYPE[element]
-
-
-def _check_swizzle_type(op: str, swizzle_type: int) -> None:
-    if swizzle_type not in _SWIZZLES:
-        _fail(ValueError, f"{op}: {unknown_swizzle_message(swizzle_type)}")
-
-
-def _check_block_size(op: str, block_size: int, fmt: ElementFormat | None) -> None:
-    if block_size < 1:
-        _fail(ValueError, f"{op}: block_size must be at least 1, got {block_size}")
-    if fmt is not None and block_size % fmt.codes_per_byte:
-        _fail(
-            ValueError,
-            f"{op}: block_size must be even for {fmt.name} (two codes a byte), got {block_size}",
-        )
-
-
-def _check_multiple(op: str, shape: list[int], dim: int, block_size: int, size: int) -> None:
-    _require(
-        size % block_size == 0,
-        lambda: (
-            f"{op}: size {size} of dim {dim} must be a multiple of block_size {block_size}, "
-            f"got shape {shape}"
-        ),
-    )
-
-
-def _check_swizzle(op: str, swizzle_type: int, shape: list[int], dim: int, block_size: int) -> None:
-    if swizzle_type == SwizzleType.NO_SWIZZLE:
-        return
-    rank = len(shape)
-    if rank < 2:
-        _fail(ValueError, f"{op}: swizzle_type {swizzle_type} needs rank 2 or more, got {rank}")
-    if dim != rank - 1:
-        _fail(ValueError, f"{op}: swizzle_type {swizzle_type} needs the last dim, got dim {dim}")
-    if block_size != SWIZZLE_BLOCK_SIZE:
-        _fail(
-            ValueError,
-            f"{op}: swizzle_type {swizzle_type} needs block_size {SWIZZLE_BLOCK_SIZE}, "
-            f"got {block_size}",
-        )
-
-
-def _check_payload_dtype(
-    op: str, dtype: torch.dtype, fmt: ElementFormat | None, elem_format: str | None
-) -> ElementFormat:
-    if fmt is None:
-        hint = "; raw bytes need elem_format (dequantize_mx.format)" if dtype is torch.uint8 else ""
-        _fail(TypeError, f"{op}: self must be {_names(FORMAT_OF_DTYPE)}, got {dtype}{hint}")
-    accepted = [fmt.payload_dtype]
-    if fmt.dtype is not None and fmt.dtype is not fmt.payload_dtype:
-        accepted.append(fmt.dtype)
-    if elem_format is not None and dtype not in accepted:
-        _fail(TypeError, f"{op}: self must be {_names(accepted)} for {elem_format}, got {dtype}")
-    return fmt
-
-
-def _check_scale_dtype(op: str, scale: Tensor) -> None:
-    _check_dense(op, "scale", scale)
-    if scale.dtype is not torch.float8_e8m0fnu:
-        is_bytes = scale.dtype is torch.uint8
-        hint = "; view it: scale.view(torch.float8_e8m0fnu)" if is_bytes else ""
-        _fail(TypeError, f"{op}: scale must be torch.float8_e8m0fnu, got {scale.dtype}{hint}")
-
-
-def _check_scale_shape(
-    op: str, received: list[int], expected: list[int], shape: list[int], block_size: int
-) -> None:
-    def message() -> str:
-        return (
-            f"{op}: scale must have shape {expected} for values of shape {shape} "
-            f"and block_size {block_size}, got {received}"
-        )
-
-    if len(received) != len(expected):
-        _fail(ValueError, message())
-    for got, want in zip(received, expected, strict=True):
-        _require(got == want, message)
-
-
-def _scale_shape(shape: list[int], dim: int, block_size: int, swizzle_type: int) -> list[int]:
-    scale_shape = _with_size(shape, dim, shape[dim] // block_size)
-    return swizzled_shape(scale_shape) if swizzle_type else scale_shape
-
-
-def _with_size(shape: list[int], dim: int, size: int) -> list[int]:
+def with_size(shape: list[int], dim: int, size: int) -> list[int]:
+    """``shape`` with another size at ``dim``."""
     return [*shape[:dim], size, *shape[dim + 1 :]]
-
-
-def _names(dtypes: Sequence[torch.dtype] | dict[torch.dtype, ElementFormat]) -> str:
-    *head, last = map(str, dtypes)
-    return f"{', '.join(head)} or {last}" if head else last
-
-
-def _require(condition: bool | torch.SymBool, message: Callable[[], str]) -> None:
-    # A plain bool costs 0.1 us, torch._check_value 4 us or more; only a symbolic size needs the
-    # latter, which turns the condition into a guard or a runtime assertion.
-    if isinstance(condition, torch.SymBool):
-        torch._check_value(condition, message)
-    elif not condition:
-        _fail(ValueError, message())
-
-
-def _fail(error: type[Exception], message: str) -> NoReturn:
-    raise error(message)

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from aten_mx import emulated
 from aten_mx.compiler import BACKEND_KEYS, forget_compiled
-from aten_mx.formats import FORMAT_OF_DTYPE
+from aten_mx.dispatch import key_has_kernel
+from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
 
-OPS = ("quantize_mx", "dequantize_mx")
 _registered: list[KernelHandle] = []
 
 
@@ -60,12 +60,12 @@ class KernelHandle:
         self.dispatch_key = dispatch_key
         self.fn = fn
         functools.update_wrapper(self, fn)
-        self._library: torch.library.Library | None = torch.library.Library("aten_mx", "IMPL")
+        self._library: torch.library.Library | None = torch.library.Library(NAMESPACE, "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's word on overriding: it was asked for
-            for name, kernel in zip(_overloads(op), _ADAPTERS[op](fn, supports), strict=True):
-                functools.update_wrapper(kernel, fn)
-                self._library.impl(name, kernel, dispatch_key, allow_override=True)
+            warnings.simplefilter("ignore")  # PyTorch warns about the override, which is intended
+            for row in overloads_of(op):
+                kernel = functools.update_wrapper(_adapt(row, fn, supports), fn)
+                self._library.impl(row.handle, kernel, dispatch_key, allow_override=True)
         _registered.append(self)
         forget_compiled()
 
@@ -161,11 +161,11 @@ def register_kernel(
             op, dispatch_key, function, supports=supports, override=override
         )
     if not override:
-        for overload in _overloads(op):
-            if key_has_kernel(overload, dispatch_key):
+        for row in overloads_of(op):
+            if key_has_kernel(row.qualified_name, dispatch_key):
                 raise RuntimeError(
-                    f"register_kernel: {overload} has a kernel for {dispatch_key} already, "
-                    f"{_who(overload, dispatch_key)}; pass override=True to replace it"
+                    f"register_kernel: {row.name} has a kernel for {dispatch_key} already, "
+                    f"{_who(row, dispatch_key)}; pass override=True to replace it"
                 )
     return KernelHandle(op, dispatch_key, fn, supports)
 
@@ -185,115 +185,63 @@ def kernels() -> list[KernelInfo]:
         'CompositeImplicitAutograd'
     """
     rows = []
-    for op in OPS:
-        for overload in _overloads(op):
-            rows += [
-                KernelInfo(overload, key, _who(overload, key), "one node")
-                for key in BACKEND_KEYS
-                if key_has_kernel(overload, key)
-            ]
-            kernel = f"{emulated.__name__}.{op}"
-            rows.append(KernelInfo(overload, "CompositeImplicitAutograd", kernel, "inlined"))
+    for row in OVERLOADS:
+        rows += [
+            KernelInfo(row.name, key, _who(row, key), "one node")
+            for key in BACKEND_KEYS
+            if key_has_kernel(row.qualified_name, key)
+        ]
+        kernel = f"{emulated.__name__}.{row.op}"
+        rows.append(KernelInfo(row.name, "CompositeImplicitAutograd", kernel, "inlined"))
     return rows
-
-
-def _overloads(op: str) -> tuple[str, str]:
-    return op, f"{op}.format"
-
-
-def key_has_kernel(overload: str, dispatch_key: str) -> bool:
-    """Whether an overload, such as ``quantize_mx.format``, has a kernel for a dispatch key."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten_mx::{overload}", dispatch_key)
 
 
 def _name(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
 
 
-def _who(overload: str, dispatch_key: str) -> str:
+def _who(row: Overload, dispatch_key: str) -> str:
     """The name of a kernel that the registry knows, else where it was registered."""
-    op = overload.split(".", maxsplit=1)[0]
     for handle in reversed(_registered):
-        if (handle.op, handle.dispatch_key) == (op, dispatch_key):
+        if (handle.op, handle.dispatch_key) == (row.op, dispatch_key):
             return _name(handle.fn)
-    dump = torch._C._dispatch_dump(f"aten_mx::{overload}")
+    dump = torch._C._dispatch_dump(row.qualified_name)
     match = re.search(rf"^{dispatch_key}: (registered at .*?) ::", dump, re.MULTILINE)
     return match[1] if match else "registered elsewhere"
 
 
-def _adapt_quantize(
-    fn: Callable[..., Any], supports: Callable[..., bool] | None
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """``fn`` as kernels of ``quantize_mx`` and ``quantize_mx.format``."""
+def _adapt(
+    row: Overload, fn: Callable[..., Any], supports: Callable[..., bool] | None
+) -> Callable[..., Any]:
+    """``fn``, which takes normalized calls, as a kernel of one overload; it runs validated."""
+    describe, tensor_count = row.describe, row.tensors
+    several = len(row.returns) > 1
+    expected = [Tensor] * len(row.returns)
 
-    def named(
-        self: Tensor,
-        dim: int,
-        block_size: int,
-        elem_format: str,
-        scale_calculation_mode: int = 0,
-        *,
-        swizzle_type: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        args = (self, dim % self.dim(), block_size, elem_format, scale_calculation_mode)
-        if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
-            return emulated.quantize_mx(*args, swizzle_type=swizzle_type)
-        outputs = fn(*args, swizzle_type=swizzle_type)
-        outputs = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
-        if tuple(map(type, outputs)) != _TWO_TENSORS:
-            _check_types("quantize_mx", fn, outputs, 2)
-        return outputs
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        call, tensors = describe(*args, **kwargs), args[:tensor_count]
+        if tensors[0].dtype is torch.float4_e2m1fn_x2:
+            tensors = (tensors[0].view(torch.uint8), *tensors[1:])
+        arguments, keywords = call.arguments, call.keywords
+        if tensors[0].numel() == 0 or (
+            supports is not None and not supports(*tensors, *arguments, **keywords)
+        ):
+            return row.emulate(*tensors, call)
+        results = fn(*tensors, *arguments, **keywords)
+        outputs = tuple(results) if several and isinstance(results, tuple | list) else (results,)
+        if list(map(type, outputs)) != expected:
+            _check_types(row, fn, outputs)
+        outputs = call.typed(outputs)
+        return outputs if several else outputs[0]
 
-    def base(
-        self: Tensor, dim: int, block_size: int, dtype: torch.dtype, scale_calculation_mode: int = 0
-    ) -> tuple[Tensor, Tensor]:
-        fmt = FORMAT_OF_DTYPE[dtype]
-        output, scale = named(self, dim, block_size, fmt.name, scale_calculation_mode)
-        return (output if fmt.payload_dtype is dtype else output.view(dtype)), scale
-
-    return base, named
+    return kernel
 
 
-def _adapt_dequantize(
-    fn: Callable[..., Any], supports: Callable[..., bool] | None
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """``fn`` as kernels of ``dequantize_mx`` and ``dequantize_mx.format``."""
-
-    def named(
-        self: Tensor,
-        scale: Tensor,
-        dim: int,
-        block_size: int,
-        elem_format: str,
-        dtype: torch.dtype,
-        *,
-        swizzle_type: int = 0,
-    ) -> Tensor:
-        if self.dtype is torch.float4_e2m1fn_x2:
-            self = self.view(torch.uint8)
-        args = (self, scale, dim % self.dim(), block_size, elem_format, dtype)
-        if self.numel() == 0 or (supports and not supports(*args, swizzle_type=swizzle_type)):
-            return emulated.dequantize_mx(*args, swizzle_type=swizzle_type)
-        output: Tensor = fn(*args, swizzle_type=swizzle_type)
-        if type(output) is not Tensor:
-            _check_types("dequantize_mx", fn, (output,), 1)
-        return output
-
-    def base(self: Tensor, scale: Tensor, dim: int, block_size: int, dtype: torch.dtype) -> Tensor:
-        return named(self, scale, dim, block_size, FORMAT_OF_DTYPE[self.dtype].name, dtype)
-
-    return base, named
-
-
-_TWO_TENSORS = (Tensor, Tensor)
-
-
-def _check_types(op: str, fn: Callable[..., Any], outputs: tuple[Any, ...], count: int) -> None:
-    """Raise unless ``outputs`` are ``count`` tensors, which may be of a subclass."""
-    if len(outputs) != count or not all(isinstance(output, Tensor) for output in outputs):
-        got = ", ".join(type(output).__name__ for output in outputs) or "nothing"
-        expected = "a tuple (output, scale)" if count == 2 else "one tensor"
-        raise TypeError(f"{op}: kernel {_name(fn)} returned {got}, expected {expected}")
-
-
-_ADAPTERS = {"quantize_mx": _adapt_quantize, "dequantize_mx": _adapt_dequantize}
+def _check_types(row: Overload, fn: Callable[..., Any], outputs: tuple[Any, ...]) -> None:
+    """Raise unless ``outputs`` are as many tensors as the op returns; subclasses are tensors."""
+    if len(outputs) == len(row.returns) and all(isinstance(output, Tensor) for output in outputs):
+        return
+    got = ", ".join(type(output).__name__ for output in outputs) or "nothing"
+    several = len(row.returns) > 1
+    expected = f"a tuple ({', '.join(row.returns)})" if several else "one tensor"
+    raise TypeError(f"{row.op}: kernel {_name(fn)} returned {got}, expected {expected}")

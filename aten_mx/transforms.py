@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aten_mx.meta import describe_dequantize, describe_quantize
+from aten_mx.overloads import OVERLOADS, Overload
 from aten_mx.schema import LIB
 
 _OUT_DIM = 0
@@ -30,47 +30,27 @@ def _batch_first(tensor: Tensor, batch_dim: int | None, batch_size: int) -> Tens
     return tensor.movedim(batch_dim, 0)
 
 
-def _register_quantize(op: torch._ops.OpOverload) -> None:
-    def rule(
-        info: Any, in_dims: Any, self: Tensor, dim: int, *args: Any, **kwargs: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        batch_dim = in_dims[0]
-        call = describe_quantize(self, dim, *args, **kwargs, shape=_example_shape(self, batch_dim))
-        return op(self.movedim(batch_dim, 0), call.dim + 1, *args, **kwargs), (_OUT_DIM, _OUT_DIM)
+def _register(row: Overload) -> None:
+    dim_at = row.positional.index("dim") if "dim" in row.positional else None
 
-    torch.library.register_vmap(op, rule, lib=LIB)
-
-
-def _register_dequantize(op: torch._ops.OpOverload, *, has_format: bool) -> None:
-    def rule(
-        info: Any,
-        in_dims: Any,
-        self: Tensor,
-        scale: Tensor,
-        dim: int,
-        block_size: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[Tensor, int]:
-        payload_dim, scale_dim = in_dims[:2]
-        described_args = args if has_format else (None, *args)
-        call = describe_dequantize(
-            self,
-            scale,
-            dim,
-            block_size,
-            *described_args,
-            **kwargs,
-            shapes=(_example_shape(self, payload_dim), _example_shape(scale, scale_dim)),
+    def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        tensors = args[: row.tensors]
+        shapes = list(map(_example_shape, tensors, in_dims))
+        row.check(*args, **kwargs, shapes=shapes)
+        batches = (
+            _batch_first(tensor, batch_dim, info.batch_size)
+            for tensor, batch_dim in zip(tensors, in_dims, strict=False)
         )
-        payload = _batch_first(self, payload_dim, info.batch_size)
-        scale = _batch_first(scale, scale_dim, info.batch_size)
-        return op(payload, scale, call.dim + 1, block_size, *args, **kwargs), _OUT_DIM
+        arguments = [*batches, *args[row.tensors :]]
+        if dim_at is not None:
+            arguments[dim_at] = args[dim_at] % len(shapes[0]) + 1
+        results = row.handle(*arguments, **kwargs)
+        return results, (_OUT_DIM,) * len(results) if isinstance(results, tuple) else _OUT_DIM
 
-    torch.library.register_vmap(op, rule, lib=LIB)
+    torch.library.register_vmap(row.handle, rule, lib=LIB)
 
 
-# The composite's own ops meet a batch where another transform inlined it first, as in
+# The emulated kernel's own ops meet a batch where another transform inlined it first, as in
 # ``vmap(grad(...))``. Without a rule PyTorch loops over the examples.
 
 
@@ -92,10 +72,8 @@ def _register_swizzle(op: torch._ops.OpOverload) -> None:
     torch.library.register_vmap(op, rule, lib=LIB)
 
 
-_register_quantize(torch.ops.aten_mx.quantize_mx.default)
-_register_quantize(torch.ops.aten_mx.quantize_mx.format)
-_register_dequantize(torch.ops.aten_mx.dequantize_mx.default, has_format=False)
-_register_dequantize(torch.ops.aten_mx.dequantize_mx.format, has_format=True)
+for _row in OVERLOADS:
+    _register(_row)
 _register_bitcast(torch.ops.aten_mx._bitcast.default)
 _register_swizzle(torch.ops.aten_mx._swizzle.default)
 _register_swizzle(torch.ops.aten_mx._unswizzle.default)

@@ -30,7 +30,8 @@ from torch._subclasses import FakeTensorMode
 
 import aten_mx
 from aten_mx.dispatch import device_has_kernel
-from aten_mx.schema import quantize_mx_format_fake
+from aten_mx.schema import empty_outputs
+from aten_mx.validation import describe_quantize
 
 RESULTS = Path(__file__).parent / "results" / "dispatch.json"
 KEYS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
@@ -42,6 +43,10 @@ LIBRARIES: dict[str, torch.library.Library] = {}
 
 def _arguments(self: Tensor) -> tuple[Any, ...]:
     return self, -1, 32, "fp8_e4m3", 0
+
+
+def _fake(self: Tensor, *args: Any) -> Any:
+    return empty_outputs(describe_quantize(self, *args), self.device)
 
 
 def _counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,9 +61,7 @@ def define(key: str) -> Any:
     """An op of the namespace ``key``: with a fake, no gradients, the emulated kernel."""
     library = LIBRARIES[key] = torch.library.Library(key, "DEF")
     library.define("quantize(Tensor self) -> (Tensor output, Tensor scale)")
-    torch.library.register_fake(
-        f"{key}::quantize", _counting("fake", quantize_mx_format_fake), lib=library
-    )
+    torch.library.register_fake(f"{key}::quantize", _counting("fake", _fake), lib=library)
     library.impl("quantize", torch.library.fallthrough_kernel, "Autograd")
     library.impl("quantize", _counting("composite", EMULATED), key)
     return getattr(torch.ops, key).quantize.default
@@ -125,7 +128,7 @@ def declining(op: Any) -> Callable[[Tensor], Any]:
     """An entry of Inductor's table that inlines only where the device has no kernel."""
 
     def entry(self: Tensor) -> Any:
-        if device_has_kernel(op, self.device):
+        if device_has_kernel(op.name(), self.device):
             return NotImplemented
         return EMULATED(*_arguments(self))
 

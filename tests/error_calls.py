@@ -14,7 +14,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import aten_mx
-from aten_mx.dispatch import OVERLOADS
+from aten_mx.dispatch import inlined
+from aten_mx.overloads import OVERLOADS
 
 E4M3 = torch.float8_e4m3fn
 E8M0 = torch.float8_e8m0fnu
@@ -131,6 +132,9 @@ class AsModule(torch.nn.Module):
         return self.function(*tensors)
 
 
+ROWS = {row.handle: row for row in OVERLOADS}
+
+
 def front_door(call: Sample) -> None:
     kwargs: dict[str, Any] = dict(call.kwargs)
     if call.overload._schema.name == QUANTIZE.default._schema.name:
@@ -147,7 +151,7 @@ EAGER: dict[str, Route] = {
     "eager": within(contextlib.nullcontext),
     "no_grad": within(torch.no_grad),
     "inference_mode": within(torch.inference_mode),
-    "composite": lambda call: OVERLOADS[call.overload][1](*call.args, **call.kwargs),
+    "emulated": lambda call: inlined(ROWS[call.overload])(*call.args, **call.kwargs),
     "front_door": front_door,
 }
 SAME: dict[str, Route] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from aten_mx.formats import FORMATS
-from aten_mx.registry import OPS
+from aten_mx.overloads import OPS
 
 PROPERTY = "proves"
 

@@ -79,7 +79,7 @@ def test_the_first_fault_wins(maker: str, first: Change, second: Change) -> None
     """A call with two faults gets the error of the earlier row, whatever the later one."""
     alone = error_of(SAME["eager"], faulty(maker, first))
     call = faulty(maker, second, first)  # the first may overwrite an argument of the second
-    names = ["eager", "composite", "front_door"]
+    names = ["eager", "emulated", "front_door"]
     if call.args[-1] == 9:  # the front door parses the mode before it calls: see test_alias.py
         names.remove("front_door")
     for name in names:

@@ -110,7 +110,7 @@ def test_source_applies_to_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixt
     assert check.main(["--source", str(tmp_path)]) == 0
     build_list = (tmp_path / "build_variables.bzl").read_text()
     for path in tree.new_files():
-        if path.suffix == ".cpp":
+        if path.endswith(".cpp"):
             assert build_list.count(f'"{path}",') == 1, path
     assert check.main(["--source", str(tmp_path)]) == 1  # not twice
     assert "FAIL  apply" in capsys.readouterr().out

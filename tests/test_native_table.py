@@ -7,8 +7,8 @@ import re
 from aten_mx.backends import build
 from aten_mx.formats import E8M0_NAN, FORMATS
 from aten_mx.layout import TILE_COLUMNS, TILE_ROWS, SwizzleType
-from aten_mx.meta import SWIZZLE_BLOCK_SIZE
 from aten_mx.scaling import ScaleCalculationMode
+from aten_mx.validation import SWIZZLE_BLOCK_SIZE
 
 HEADER = build._HEADERS[0].read_text()
 KERNEL = build._KERNEL.read_text()

@@ -14,8 +14,8 @@ from support import load_core, run_tests_of_the_contract
 import aten_mx
 import native_functions_patch
 from aten_mx.backends.triton import impl
-from aten_mx.dispatch import OVERLOADS
 from aten_mx.formats import FORMATS
+from aten_mx.overloads import OVERLOADS
 
 CHECKS = (
     "check_values",
@@ -70,7 +70,7 @@ def test_the_patch_to_core_has_the_same_kernels(name: str) -> None:
 def test_the_patch_to_core_has_the_same_table() -> None:
     core = load_core()
     assert list(core._FORMATS) == list(FORMATS)
-    assert set(core._OVERRIDES) == {op.name().split("::")[1] for op in OVERLOADS}
+    assert set(core._OVERRIDES) == {row.name for row in OVERLOADS}
     for name, fmt in FORMATS.items():
         assert core._FORMATS[name].payload_dtype is fmt.payload_dtype
         assert core._constants(name) == impl.constants(name)

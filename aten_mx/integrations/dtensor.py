@@ -33,6 +33,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from aten_mx.dispatch import KEPT_WHOLE
 from aten_mx.layout import TILE_ROWS, ceil_div
+from aten_mx.overloads import OVERLOADS
 
 _NEVER = 0  # in place of a unit: a dimension that must not be sharded
 
@@ -124,19 +125,17 @@ def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> boo
     return True
 
 
+_RULES = {"quantize_mx": _quantize, "dequantize_mx": _dequantize}  # a new operator needs its own
+
+
 def _register() -> None:
-    ops = torch.ops.aten_mx
     propagator = DTensor._op_dispatcher.sharding_propagator
-    for op, rule, tensors in (
-        (ops.quantize_mx.default, _quantize, 1),
-        (ops.quantize_mx.format, _quantize, 1),
-        (ops.dequantize_mx.default, _dequantize, 2),
-        (ops.dequantize_mx.format, _dequantize, 2),
-        (ops._bitcast.default, _bitcast, 1),
-    ):
-        # Decisions are cached by all arguments after the tensors.
-        info = RuntimeSchemaInfo(static_argnum=tensors, static_kwargkey=["swizzle_type"])
-        propagator.register_op_strategy(op, rule, info)
+    # Decisions are cached by all arguments after the tensors.
+    for row in OVERLOADS:
+        info = RuntimeSchemaInfo(static_argnum=row.tensors, static_kwargkey=row.keywords)
+        propagator.register_op_strategy(row.handle, _RULES[row.op], info)
+    info = RuntimeSchemaInfo(static_argnum=1)
+    propagator.register_op_strategy(torch.ops.aten_mx._bitcast.default, _bitcast, info)
     KEPT_WHOLE.add(DTensor)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import torch
 import torch._dynamo
 
-from aten_mx.dispatch import OVERLOADS
-from aten_mx.registry import OPS, kernels
+from aten_mx.overloads import OPS, OVERLOADS
+from aten_mx.registry import kernels
 from aten_mx.testing import checks, graph_checks
 from aten_mx.testing.checks import Cases, Target
 from aten_mx.testing.report import Report, Result
@@ -125,8 +125,7 @@ def answering_kernels(device: torch.device | str) -> dict[str, str]:
     rows = {(row.op, row.dispatch_key): row.kernel for row in kernels()}
     key = torch._C._dispatch_key_for_device(torch.device(device).type)
     answers = {}
-    for op in OVERLOADS:
-        overload = op.name().split("::")[1]
+    for overload in (row.name for row in OVERLOADS):
         own = key if (overload, key) in rows else "CompositeImplicitAutograd"
         answers[overload] = f"{rows[overload, own]} ({own})"
     return answers

@@ -18,10 +18,10 @@ from torch import Tensor
 from aten_mx import emulated
 from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.layout import SwizzleType
-from aten_mx.meta import REAL_DTYPES
 from aten_mx.scaling import ScaleCalculationMode
 from aten_mx.testing import compare, inputs
 from aten_mx.testing.golden import Vector, read_vectors
+from aten_mx.validation import REAL_DTYPES
 
 QUANTIZE = torch.ops.aten_mx.quantize_mx
 DEQUANTIZE = torch.ops.aten_mx.dequantize_mx

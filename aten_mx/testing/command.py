@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from aten_mx.overloads import OPS
 from aten_mx.plugins import import_backend
-from aten_mx.registry import OPS
 from aten_mx.testing import CHECKS, Result, answering_kernels, check_kernel
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
+from aten_mx.dispatch import key_has_kernel
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
-from aten_mx.meta import describe_dequantize, describe_quantize
-from aten_mx.registry import key_has_kernel, register_kernel
+from aten_mx.overloads import overloads_of
+from aten_mx.registry import register_kernel
+from aten_mx.validation import describe_dequantize, describe_quantize
 
 if TYPE_CHECKING:
     from aten_mx.backends.triton.launch import Launch
@@ -58,7 +60,7 @@ def register(key: str) -> bool:
         return False
     answers = True
     for op, fn, supports in KERNELS:
-        if key_has_kernel(op, key) or key_has_kernel(f"{op}.format", key):
+        if any(key_has_kernel(row.qualified_name, key) for row in overloads_of(op)):
             answers = False
         else:
             register_kernel(op, key, fn, supports=supports)
