@@ -61,11 +61,15 @@ def _composite(row: Overload) -> Callable[..., Any]:
     base = overloads_of(row.op)[0]
 
     def composite(keyset: Any, self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(self) in KEPT_WHOLE:
+        forwards = row.to_base is not None and device_has_kernel(base.qualified_name, self.device)
+        # BackendSelect is in the keys until it has run. The dispatcher takes a CompositeImplicit
+        # kernel also in place of autograd's, which is above it, and so do tracers that inline.
+        unvalidated = keyset.has(_BACKEND_SELECT)
+        eager = unvalidated and not keyset.has(torch._C.DispatchKey.Python)
+        if type(self) in KEPT_WHOLE or (forwards and eager):
             with torch._C._AutoDispatchBelowAutograd():
                 return row.handle(self, *args, **kwargs)
-        traced = keyset.has(_BACKEND_SELECT)  # it is in every set of keys until it has run
-        if traced:
+        if unvalidated:
             row.check(self, *args, **kwargs)
         call = row.describe(self, *args, **kwargs)
         tensors = (self, *args[: row.tensors - 1])
@@ -75,13 +79,12 @@ def _composite(row: Overload) -> Callable[..., Any]:
         if type(self) is FunctionalTensor and device_has_kernel(row.qualified_name, self.device):
             kernel = getattr(getattr(torch.ops, NAMESPACE), f"_{row.op}")
             return _as_described(kernel(*tensors, *call.arguments, *call.keywords.values()), call)
-        if row.to_base is not None and device_has_kernel(base.qualified_name, self.device):
-            arguments = row.to_base(*tensors, call)
-            if arguments is not None:
-                op = base.handle
-                results = op(*arguments) if traced else op.redispatch(keyset, *arguments)
-                return _as_described(results, call)
-        return row.emulate(*tensors, call)
+        arguments = row.to_base(*tensors, call) if forwards and row.to_base else None
+        if arguments is None:
+            return row.emulate(*tensors, call)
+        op = base.handle
+        results = op(*arguments) if unvalidated else op.redispatch(keyset, *arguments)
+        return _as_described(results, call)
 
     return composite
 

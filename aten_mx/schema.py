@@ -35,6 +35,15 @@ def _fake(row: Overload) -> Callable[..., Any]:
     return fake
 
 
+def _meta(row: Overload) -> Callable[..., Any]:
+    """The fake without its validation, for the Meta key, whose calls are validated before it."""
+
+    def meta(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return empty_outputs(row.describe(self, *args, **kwargs), self.device)
+
+    return meta
+
+
 def _calling(row: Overload) -> Callable[..., Any]:
     """The overload as an internal op, whose arguments are all positional."""
     count = len(row.positional)
@@ -93,6 +102,7 @@ INTERNAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 for _row in OVERLOADS:
     LIB.define(_row.schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(_row.qualified_name, _fake(_row), lib=LIB)
+    LIB.impl(_row.handle, _meta(_row), "Meta", allow_override=True)
 
 for _schema, (_kernel, _kernel_fake) in INTERNAL.items():
     LIB.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))

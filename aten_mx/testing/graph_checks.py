@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,10 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aten_mx import emulated
 from aten_mx.formats import FORMATS
+from aten_mx.scaling import ScaleCalculationMode
 from aten_mx.testing import compare, inputs
 from aten_mx.testing.checks import DEQUANTIZE, QUANTIZE, Cases, Target, golden, maxima
 
 E4M3 = torch.float8_e4m3fn
+_NO_MODE = len(ScaleCalculationMode)
 
 
 def _bad_calls(device: torch.device) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
@@ -32,7 +35,7 @@ def _bad_calls(device: torch.device) -> dict[str, tuple[Any, tuple[Any, ...], di
         "quantize_mx: dim": (QUANTIZE.default, (x, 2, 32, E4M3), {}),
         "quantize_mx: element dtype": (QUANTIZE.default, (x, -1, 32, torch.float32), {}),
         "quantize_mx: unknown format": (QUANTIZE.format, (x, -1, 32, "fp7"), {}),
-        "quantize_mx: scale mode": (QUANTIZE.default, (x, -1, 32, E4M3, 4), {}),
+        "quantize_mx: scale mode": (QUANTIZE.default, (x, -1, 32, E4M3, _NO_MODE), {}),
         "quantize_mx: swizzle": (QUANTIZE.format, (x, -1, 32, "int8"), {"swizzle_type": 2}),
         "quantize_mx: block size 0": (QUANTIZE.default, (x, -1, 0, E4M3), {}),
         "quantize_mx: odd block size": (QUANTIZE.format, (x, -1, 1, "fp4_e2m1"), {}),
@@ -85,17 +88,19 @@ def _raised(call: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> str:
 
 
 def _calls(target: Target) -> dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]]:
-    """A call a format and op, with its tensors; dims, modes and dtypes rotate."""
+    """A call per format and op, with its tensors; layouts, modes and dtypes rotate."""
     calls: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {}
     names = ("contiguous", "dim 0", "3 dimensions, middle", "transposed", "one row", "sizes of 1")
-    for index, (fmt, name) in enumerate(zip(FORMATS.values(), names, strict=True)):
+    for index, (fmt, name) in enumerate(
+        zip(FORMATS.values(), itertools.cycle(names), strict=False)
+    ):
         layout = inputs.LAYOUTS[name]
         dtype = (torch.float32, torch.bfloat16, torch.float16)[index % 3]
         x = inputs.values(layout, dtype, index)
         args: dict[str, Any] = {"dim": layout.dim, "block_size": layout.block_size}
         args["elem_format"] = fmt.name
         if "quantize_mx" in target.ops:
-            mode = {"scale_calculation_mode": index % 4}
+            mode = {"scale_calculation_mode": index % len(ScaleCalculationMode)}
             call = partial(QUANTIZE.format, **args, **mode)
             calls[f"quantize_mx {fmt.name} {name}"] = (call, (target.put(x),))
         if "dequantize_mx" in target.ops:
