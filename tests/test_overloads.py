@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aten_mx
@@ -130,11 +131,15 @@ def test_a_call_is_validated_once(name: str, kernel: str, validated: list[str]) 
         call(*(tensor.to("meta") for tensor in tensors))
         assert validated == [op], "meta"
         validated.clear()
+        with FakeTensorMode() as mode:
+            call(*map(mode.from_tensor, tensors))
+        assert set(validated) == {op}, "fake"  # PyTorch traces the composite, then the base's
+        validated.clear()
         with torch.inference_mode():
             call(*tensors)
         assert validated == [op], "inference_mode"
         validated.clear()
-        make_fx(lambda *args: call(*args))(*tensors)
+        make_fx(lambda *args: call(*args))(*tensors)  # noqa: PLW0108 - it reads the signature
         assert set(validated) == {op}, "traced"
     finally:
         remove()

@@ -1,0 +1,145 @@
+"""Rules of the package's structure: with one of them broken, the named test fails.
+
+The mutants of ``mutants.py`` are wrong kernels. These are wrong sources, each tried in a copy of
+the package and in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
+
+class SourceMutant(NamedTuple):
+    """``old`` stands once in ``file``; with ``new`` in its place ``test`` must fail."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = {
+    # One table of overloads.
+    "an overload is not in the table": SourceMutant(
+        "aten_mx/overloads.py",
+        """        emulate_dequantize,
+        _base_of_dequantize,
+    ),
+)""",
+        """        emulate_dequantize,
+        _base_of_dequantize,
+    ),
+)[:3]""",
+        "test_dispatch.py::test_schemas",
+    ),
+    "a schema has one more default": SourceMutant(
+        "aten_mx/overloads.py",
+        '"(Tensor self, Tensor scale, int dim, int block_size, ScalarType dtype) -> Tensor"',
+        '"(Tensor self, Tensor scale, int dim, int block_size=32, ScalarType dtype=6) -> Tensor"',
+        "test_dispatch.py::test_schemas",
+    ),
+    "an operator has no cases in the kit": SourceMutant(
+        "aten_mx/testing/checks.py",
+        '        for op in target.ops:\n            name = f"swizzled:',
+        '        for op in target.ops[:0]:\n            name = f"swizzled:',
+        "test_overloads.py::test_the_conformance_kit_has_cases_of_each_operator",
+    ),
+    "vmap leaves dim where it was": SourceMutant(
+        "aten_mx/transforms.py",
+        "arguments[dim_at] = args[dim_at] % len(shapes[0]) + 1",
+        "arguments[dim_at] = args[dim_at] % len(shapes[0])",
+        "test_transforms.py",
+    ),
+    "the base overload's kernel is not asked": SourceMutant(
+        "aten_mx/dispatch.py",
+        "forwards = row.to_base is not None and ",
+        "forwards = False and row.to_base is not None and ",
+        "test_dispatch.py::test_a_kernel_is_reached_by_both_overloads",
+    ),
+    # A call is validated, and once.
+    "kernels run without validation": SourceMutant(
+        "aten_mx/dispatch.py",
+        "        check(*args, **kwargs)\n        # The guard",
+        "        # The guard",
+        "test_dispatch.py::test_a_kernel_runs_behind_validation",
+    ),
+    "the emulated kernel runs without validation": SourceMutant(
+        "aten_mx/dispatch.py",
+        "        if unvalidated:\n",
+        "        if False:\n",
+        "test_overloads.py::test_a_call_is_validated_once",
+    ),
+    "the emulated kernel validates once more": SourceMutant(
+        "aten_mx/dispatch.py",
+        "        if unvalidated:\n",
+        "        if True:\n",
+        "test_overloads.py::test_a_call_is_validated_once",
+    ),
+    "a registered kernel validates once more": SourceMutant(
+        "aten_mx/registry.py",
+        "call, tensors = describe(*args, **kwargs), args[:tensor_count]",
+        "call, tensors = row.describe_checked(*args, **kwargs), args[:tensor_count]",
+        "test_overloads.py::test_a_call_is_validated_once",
+    ),
+    "the meta kernel validates once more": SourceMutant(
+        "aten_mx/schema.py",
+        "return empty_outputs(row.describe(self, *args, **kwargs), self.device)",
+        "return empty_outputs(row.describe_checked(self, *args, **kwargs), self.device)",
+        "test_overloads.py::test_a_call_is_validated_once",
+    ),
+    "the address of 0.1.0 is another kernel": SourceMutant(
+        "aten_mx/backends/composite.py",
+        "from aten_mx.emulated import dequantize_mx, quantize_mx",
+        "from aten_mx.functional import dequantize_mx, quantize_mx",
+        "test_overloads.py::test_the_address_of_0_1_is_the_emulated_kernel",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tests import, and their settings."""
+    folder = tmp_path_factory.mktemp("mutants")
+    for name in ("aten_mx", "native_functions_patch", "examples", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def passes(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [sys.executable, "-B", "-m", "pytest", *options, *tests]
+    environment = os.environ | {"PYTHONPATH": str(copy), "ATEN_MX_CPU": "off"}
+    return subprocess.run(
+        command, cwd=copy / "tests", env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_is_noticed(name: str, copy: Path) -> None:
+    mutant = MUTANTS[name]
+    source = (copy / mutant.file).read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.old!r} stands {source.count(mutant.old)} times"
+    (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
+    try:
+        result = passes(copy, mutant.test)
+    finally:
+        (copy / mutant.file).write_text(source)
+    # 1: tests failed; 2: they could not be collected, as the import raised; 4: conftest's import.
+    assert result.returncode in (1, 2, 4), result.stdout[-2000:] + result.stderr[-2000:]
+
+
+def test_unbroken_they_pass(copy: Path) -> None:
+    result = passes(copy, *{mutant.test for mutant in MUTANTS.values()})
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
