@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from reference import FLOATS, FORMATS, MODES, Array, encode_float, pack_nibbles
+from oracle import FLOATS, FORMATS, MODES, Array, encode_float, pack_nibbles
 
 BLOCK_SIZE = 32
 ALL_MODES = " ".join(MODES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from samples import assert_same, flat
+from sample_calls import assert_same, flat
 from torch import Tensor
 
 

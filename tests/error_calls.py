@@ -9,7 +9,7 @@ from typing import Any
 import expecttest
 import pytest
 import torch
-from samples import DEQUANTIZE, QUANTIZE, Sample, bytes_of
+from sample_calls import DEQUANTIZE, QUANTIZE, Sample, bytes_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 

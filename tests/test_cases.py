@@ -18,7 +18,7 @@ from cases import (
 )
 from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from reference import FORMATS, MODES, Array, decode_float
+from oracle import FORMATS, MODES, Array, decode_float
 
 import aten_mx  # noqa: F401  (registers the ops)
 

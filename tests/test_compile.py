@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch_faults
 from cases import SCALAR_TYPES
-from samples import MODES, REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
+from sample_calls import MODES, REAL_DTYPES, assert_same, dequantize_samples, quantize_samples
 from support import cpu_kernel, run_python
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend

@@ -20,7 +20,7 @@ from cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import FLOATS, FORMATS, MODES, Array, decode_float, dequantize_bits, quantize_values
+from oracle import FLOATS, FORMATS, MODES, Array, decode_float, dequantize_bits, quantize_values
 
 import aten_mx  # noqa: F401  (registers the ops)
 from aten_mx.testing.graph_checks import flushed_subnormals

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import DTYPES, PAYLOAD_DTYPES, SCALAR_TYPES, to_bits, to_payload, to_tensor
-from reference import FLOOR, FORMATS, Array, decode_float, quantize_values, swizzle_scale
+from oracle import FLOOR, FORMATS, Array, decode_float, quantize_values, swizzle_scale
 from torch import Tensor
 
 import aten_mx  # noqa: F401  (registers the ops)

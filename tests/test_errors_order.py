@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from error_calls import E4M3, SAME, back, back_fmt, base, error_of, fmt, raw, zeros
-from samples import QUANTIZE, Sample
+from sample_calls import QUANTIZE, Sample
 from torch import Tensor
 
 Change = Callable[[dict[str, Any]], None]

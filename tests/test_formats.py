@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from cases import BLOCK_SIZE, DTYPES, PAYLOAD_DTYPES, SCALAR_TYPES, to_bits, to_payload, to_tensor
-from reference import CEIL, FORMATS, MODES, Array, decode_float, dequantize_bits
+from oracle import CEIL, FORMATS, MODES, Array, decode_float, dequantize_bits
 from witness import WITNESS
 
 import aten_mx  # noqa: F401  (registers the ops)
