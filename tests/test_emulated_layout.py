@@ -68,15 +68,15 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded_column": lambda x: x[:, 1:2].expand(64, 64),
     "expanded_transposed": lambda x: x[3:4].expand(32, 192).t(),
     "overlapping": lambda x: x.as_strided((64, 96), (1, 2), 5),
-    "windows": lambda x: x.flatten().unfold(0, 64, 16),
+    "windows": lambda x: x.as_strided((765, 64), (16, 1)),
     "one_row": lambda x: x[3, 64:128],
     "one_column": lambda x: x[:, 7],
     "permuted_3d": lambda x: x.view(32, 2, 192).permute(2, 0, 1),
     "sliced_3d": lambda x: x.view(2, 32, 192)[:, :, 64:128].transpose(0, 2),
     "permuted_4d": lambda x: x.view(2, 32, 3, 64).permute(3, 2, 0, 1),
     "size_one_dims": lambda x: x.view(1, 64, 1, 192),
-    "negative": lambda x: x.view(torch.complex64).conj().imag,
-    "negative_transposed": lambda x: x.view(torch.complex64).conj().imag.t(),
+    "negative": lambda x: torch._neg_view(x[:, ::2]),
+    "negative_transposed": lambda x: torch._neg_view(x[:, ::2]).t(),
 }
 
 
