@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from samples import bytes_of
+from sample_calls import bytes_of
 from torch import Tensor
 
 from aten_mx import emulated

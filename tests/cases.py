@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from reference import FLOATS, FORMATS, MODES, Array, encode_float, pack_nibbles
+from oracle import FLOATS, FORMATS, MODES, Array, encode_float, pack_nibbles
+from under_test import on_device
 
 BLOCK_SIZE = 32
 ALL_MODES = " ".join(MODES)
@@ -39,14 +40,14 @@ PAYLOAD_DTYPES = {
 
 
 def to_tensor(bits: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of ``dtype`` with these bits; it never shares memory with ``bits``."""
-    return torch.from_numpy(np.array(bits, order="C")).view(dtype)
+    """A tensor of ``dtype`` with these bits on the device; it shares no memory with ``bits``."""
+    return on_device(torch.from_numpy(np.array(bits, order="C")).view(dtype))
 
 
 def to_bits(tensor: torch.Tensor) -> Array:
     """The bits of a tensor as unsigned integers."""
     unsigned = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}[tensor.element_size()]
-    return tensor.view(unsigned).numpy()
+    return tensor.view(unsigned).cpu().numpy()
 
 
 def to_payload(codes: Array, fmt: str, axis: int = -1) -> Array:

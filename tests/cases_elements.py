@@ -6,7 +6,7 @@ elements are rounded as they stand. Notation as in ``cases_scale.py``.
 
 from cases import ALL_DTYPES, ALL_MODES, NOT_CEIL, NOT_FLOOR
 from cases import QuantizeCase as Row
-from reference import FORMATS
+from oracle import FORMATS
 
 # --- ties, and one float32 ulp on either side of one ---------------------------------------------
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import under_test
 
 # Whatever is built on this machine: the tests are about the emulated kernel, but for those that ask
-# for another one. Processes that tests start inherit it. ATEN_MX_TEST_CPU=require runs them all
-# on the native kernel, behind its validation; =triton on the Triton kernels, interpreted.
-TEST_CPU = os.environ.get("ATEN_MX_TEST_CPU", "off")
-os.environ["ATEN_MX_CPU"] = "off" if TEST_CPU == "triton" else TEST_CPU
+# for another one. Processes that tests start inherit it.
+os.environ["ATEN_MX_CPU"] = "require" if under_test.CPU == "require" else "off"
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +75,16 @@ def switched_off() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    if TEST_CPU != "triton":
-        return
+    if under_test.BACKEND:
+        from aten_mx.plugins import import_backend
+
+        import_backend(under_test.BACKEND)
+    if under_test.CPU == "triton":
+        interpret_triton()
+
+
+def interpret_triton() -> None:
+    """Make the Triton kernels the CPU's."""
     os.environ["TRITON_INTERPRET"] = "1"
     import numpy as np
 
@@ -93,6 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import parity
 
     parity.mark_items(items)
+    if under_test.DEVICE == "cpu":
+        return
+    for item in items:
+        if item.get_closest_marker("contract") is None:
+            item.add_marker(pytest.mark.skip(reason="concerns the CPU alone"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from samples import assert_same, flat
+from sample_calls import assert_same, flat
 from torch import Tensor
+from under_test import on_device
 
 
 class Calls:
@@ -28,10 +28,8 @@ class Calls:
 
 
 def to_device(tensor: Tensor) -> Tensor:
-    """All of the tensor's memory, so that strides and gaps are the same over there."""
-    memory = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-    moved = memory.to("mxdev")
-    return moved.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    """The same bytes and strides over there."""
+    return on_device(tensor, "mxdev")
 
 
 def check_same(results: Any, expected: Any) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from cases import SCALAR_TYPES
 from cpp_device import Calls, check_same, to_device
-from samples import (
+from sample_calls import (
     DEQUANTIZE,
     MODES,
     QUANTIZE,

@@ -9,9 +9,10 @@ from typing import Any
 import expecttest
 import pytest
 import torch
-from samples import DEQUANTIZE, QUANTIZE, Sample, bytes_of
+from sample_calls import DEQUANTIZE, QUANTIZE, Sample, bytes_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from under_test import DEVICE
 
 import aten_mx
 from aten_mx.dispatch import inlined
@@ -25,12 +26,12 @@ Route = Callable[[Sample], object]
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A tensor of any dtype."""
-    return torch.zeros(shape, dtype=torch.uint8).to(dtype)
+    return torch.zeros(shape, dtype=torch.uint8, device=DEVICE).to(dtype)
 
 
 def raw(*shape: int, dtype: torch.dtype = E8M0) -> Tensor:
     """A tensor of a dtype of one byte."""
-    return torch.ones(shape, dtype=torch.uint8).view(dtype)
+    return torch.ones(shape, dtype=torch.uint8, device=DEVICE).view(dtype)
 
 
 # --- one call of each overload, valid but for the arguments given ---------------------------------

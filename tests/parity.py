@@ -1,7 +1,8 @@
 """A run's last lines: which kernel gave the contract's bytes, by op and element format.
 
 A test that compares bytes says whose: ``@pytest.mark.proves("native CPU", "quantize_mx")``, without
-an op for both. The format is the test's parameter ``fmt``; without one, the test covers them all.
+an op for both. "under test" stands for the kernel that the run is pointed at. The format is the
+test's parameter ``fmt``; without one, the test covers them all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
+import under_test
 
 from aten_mx.formats import FORMATS
 from aten_mx.overloads import OPS
@@ -22,6 +24,7 @@ def mark_items(items: Iterable[pytest.Item]) -> None:
     for item in items:
         for marker in item.iter_markers("proves"):
             kernel, *ops = marker.args
+            kernel = under_test.KERNEL if kernel == "under test" else kernel
             params = item.callspec.params if hasattr(item, "callspec") else {}
             formats = [params["fmt"]] if params.get("fmt") in FORMATS else list(FORMATS)
             item.user_properties.append((PROPERTY, [kernel, ops or list(OPS), formats]))

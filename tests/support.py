@@ -53,6 +53,16 @@ def _run(
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
+@contextlib.contextmanager
+def case(*what: object) -> Iterator[None]:
+    """One of many cases that a test goes through; a failure says which."""
+    try:
+        yield
+    except Exception as error:
+        name = ", ".join(map(str, what))
+        raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error
+
+
 def apply_patch(patch: Path, folder: Path) -> None:
     """Apply a patch to the packages in ``folder``, whatever repository that lies in."""
     alone = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._inductor.config
 from cases import PAYLOAD_DTYPES, SCALAR_TYPES
-from samples import DEQUANTIZE, QUANTIZE, assert_same, bytes_of
+from sample_calls import DEQUANTIZE, QUANTIZE, assert_same, bytes_of
 from torch import Tensor
 
 import aten_mx

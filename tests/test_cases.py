@@ -18,9 +18,13 @@ from cases import (
 )
 from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from reference import FORMATS, MODES, Array, decode_float
+from oracle import FORMATS, MODES, Array, decode_float
+from support import case as each_case
+from under_test import DEVICE, on_device
 
 import aten_mx  # noqa: F401  (registers the ops)
+
+pytestmark = pytest.mark.contract
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
@@ -39,7 +43,7 @@ def describe(case: QuantizeCase | DequantizeCase, how: str, *pairs: tuple[Array,
     return f"{case.name} ({case.source}), {how}: got {actual}, expected {expected}"
 
 
-@pytest.mark.proves("emulated", "quantize_mx")
+@pytest.mark.proves("under test", "quantize_mx")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -80,7 +84,7 @@ def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.proves("emulated", "dequantize_mx")
+@pytest.mark.proves("under test", "dequantize_mx")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_dequantize_cases(fmt: str, dtype: str) -> None:
@@ -112,7 +116,7 @@ def test_dequantize_cases(fmt: str, dtype: str) -> None:
 
 def test_packing_of_fp4() -> None:
     """[1, 2] at scale 1 is 0x42: the even element along `dim` in the low nibble."""
-    x = torch.tensor([[1.0, 2.0, 4.0, -0.5], [6.0, 3.0, -0.0, 1.5]])
+    x = torch.tensor([[1.0, 2.0, 4.0, -0.5], [6.0, 3.0, -0.0, 1.5]], device=DEVICE)
     output, scale = quantize_mx(x, -1, 4, torch.float4_e2m1fn_x2)
     # codes 2 4 6 9 and 7 5 8 3
     np.testing.assert_array_equal(to_bits(output), [[0x42, 0x96], [0x57, 0x38]])
@@ -126,7 +130,7 @@ def test_packing_of_fp4() -> None:
 
 
 def test_fp6_is_one_code_a_byte() -> None:
-    x = torch.tensor([0.125, 0.25, 0.5, -7.5])
+    x = torch.tensor([0.125, 0.25, 0.5, -7.5], device=DEVICE)
     output, scale = quantize_mx.format(x, 0, 4, "fp6_e2m3")
     np.testing.assert_array_equal(to_bits(output), [0x01, 0x02, 0x04, 0x3F])
     np.testing.assert_array_equal(to_bits(scale), [127])
@@ -136,6 +140,7 @@ def test_fp6_is_one_code_a_byte() -> None:
 def test_small_ramp_stays_finite(mode: str) -> None:
     """flashinfer#2440: 1e-40 to 5e-36 in bfloat16 gave NaN; each value within half a step now."""
     x = torch.linspace(1e-40, 5e-36, BLOCK_SIZE, dtype=torch.float64).to(torch.bfloat16)
+    x = on_device(x)
     output, scale = quantize_mx(x, 0, BLOCK_SIZE, torch.float8_e4m3fn, MODES[mode])
     assert to_bits(scale).tolist() == [2 if mode == "ceil" else 1]
     y = decode_float(to_bits(dequantize_mx(output, scale, 0, BLOCK_SIZE, torch.float32)), "f32")
@@ -145,20 +150,24 @@ def test_small_ramp_stays_finite(mode: str) -> None:
     assert (np.abs(y - x) <= unit * 2.0 ** (exponent - 3 - 1)).all()
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("block_size", [2, 16, 32, 64])
-def test_one_scale_a_block(fmt: str, block_size: int) -> None:
+def test_one_scale_per_block() -> None:
     """Blocks do not see each other: a NaN, an Inf and a large number beside ordinary blocks."""
+    for fmt, block_size in itertools.product(FORMATS, (2, 16, 32, 64)):
+        with each_case(fmt, block_size):
+            check_one_scale_per_block(fmt, block_size)
+
+
+def check_one_scale_per_block(fmt: str, block_size: int) -> None:
     x = torch.ones(3, 4 * block_size)
     x[0, block_size] = float("nan")
     x[1, 3 * block_size - 1] = float("-inf")
     x[2, 0] = 2.0**100
-    output, scale = quantize_mx.format(x, 1, block_size, fmt)
+    output, scale = quantize_mx.format(on_device(x), 1, block_size, fmt)
     one = 127 - FORMATS[fmt].emax
     expected = [[one, 255, one, one], [one, one, 255, one], [one + 100, one, one, one]]
     np.testing.assert_array_equal(to_bits(scale), expected)
     y = dequantize_mx.format(output, scale, 1, block_size, fmt, torch.float32)
-    blocks = y.unflatten(1, (4, block_size))
+    blocks = y.cpu().unflatten(1, (4, block_size))
     ordinary = torch.tensor(expected) == one
     assert (blocks[ordinary] == 1).all()
     assert blocks[torch.tensor(expected) == 255].isnan().all()
@@ -169,7 +178,7 @@ def test_one_scale_a_block(fmt: str, block_size: int) -> None:
 
 def test_float64_is_refused() -> None:
     """triton#11897: through float32 it would round twice, 1.0625 + 2^-40 to 1.0."""
-    x = torch.full((32,), 1.0625 + 2.0**-40, dtype=torch.float64)
+    x = torch.full((32,), 1.0625 + 2.0**-40, dtype=torch.float64, device=DEVICE)
     with pytest.raises(TypeError, match="float64"):
         quantize_mx(x, 0, BLOCK_SIZE, torch.float8_e4m3fn)
 
@@ -177,7 +186,7 @@ def test_float64_is_refused() -> None:
 @pytest.mark.parametrize("scale_dtype", [torch.uint8, torch.float32])
 def test_scale_bytes_are_no_numbers(scale_dtype: torch.dtype) -> None:
     """omlx#2159: a scale byte multiplied as the number it looks like was 450,000 times wrong."""
-    q, scale = quantize_mx(torch.ones(2, 32), 1, BLOCK_SIZE, torch.float8_e4m3fn)
+    q, scale = quantize_mx(torch.ones(2, 32, device=DEVICE), 1, BLOCK_SIZE, torch.float8_e4m3fn)
     wrong = scale.view(torch.uint8).to(scale_dtype)
     with pytest.raises(TypeError, match=str(scale_dtype)):
         dequantize_mx(q, wrong, 1, BLOCK_SIZE, torch.float32)
@@ -190,4 +199,4 @@ def test_scale_bytes_are_no_numbers(scale_dtype: torch.dtype) -> None:
 def test_size_is_a_multiple_of_the_block_size(size: int, block_size: int) -> None:
     """TransformerEngine#2966: never a block that is short, or one that mixes rows."""
     with pytest.raises(ValueError, match=rf"(?<!\d){block_size}\b"):
-        quantize_mx(torch.ones(3, size), 1, block_size, torch.float8_e4m3fn)
+        quantize_mx(torch.ones(3, size, device=DEVICE), 1, block_size, torch.float8_e4m3fn)

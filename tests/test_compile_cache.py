@@ -14,7 +14,7 @@ from aten_mx.compiler import cache_tag, tag_compile_caches
 PROGRAM = """
 import torch, aten_mx
 x = torch.tensor([[1.0, 3.0] * 16])
-output, scale = torch.compile(aten_mx.quantize_mx)(x)
+output, scale = torch.compile(aten_mx.quantize_mx, fullgraph=True)(x)
 print(output.view(torch.uint8)[0, 0].item(), scale.view(torch.uint8).item())
 """
 
@@ -30,7 +30,11 @@ def run(package_parent: Path, cache: Path) -> str:
 
 
 def test_a_changed_source_is_compiled_anew(tmp_path: Path) -> None:
-    """Two sources of the package, one cache directory: each runs its own graph."""
+    """Two sources of the package, one cache directory: each runs its own graph.
+
+    The first call of each process is a compiled one: nothing is built or looked up on a first eager
+    call, which would be a graph break.
+    """
     shutil.copytree(Path(aten_mx.__file__).parent, tmp_path / "aten_mx")
     cache = tmp_path / "cache"
     before = run(tmp_path, cache)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import golden
 import pytest
 import torch
+import write_golden_vectors
 from mutants import MUTANTS
 
 import aten_mx
@@ -23,7 +23,9 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "python_backend"
 
 
 def test_the_golden_file_is_that_of_the_cases() -> None:
-    assert golden.PATH.read_text() == golden.text(), "run: python tests/golden.py"
+    assert write_golden_vectors.PATH.read_text() == write_golden_vectors.text(), (
+        "run: python tests/write_golden_vectors.py"
+    )
 
 
 def test_names_of_golden_vectors_are_unique() -> None:

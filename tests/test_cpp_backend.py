@@ -52,7 +52,7 @@ LATE_KERNELS = """
 import mxdev
 mxdev.load_device()
 from cpp_device import Calls, check_same, to_device
-from samples import dequantize_samples, quantize_samples
+from sample_calls import dequantize_samples, quantize_samples
 
 samples = [*quantize_samples(), *dequantize_samples()]
 expected = [sample.call() for sample in samples]
@@ -106,7 +106,7 @@ def by_name(x):
     output, scale = quantize_mx.format(x, -1, 32, "fp4_e2m1")
     return dequantize_mx.format(output, scale, -1, 32, "fp4_e2m1", torch.float32)
 
-from samples import assert_same
+from sample_calls import assert_same
 x = torch.randn(4, 64)
 for function in (base, by_name):
     expected = function(x)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from demo_support import assert_one_line, make_tensors, save_model
 from numpy.typing import NDArray
-from reference import E8M0_BIAS, FORMATS, MODES, dequantize, quantize_values
+from oracle import E8M0_BIAS, FORMATS, MODES, dequantize, quantize_values
 from safetensors.torch import save_file
 
 from aten_mx.__main__ import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from samples import (
+from sample_calls import (
     DEQUANTIZE,
     OVERLOADS,
     QUANTIZE,

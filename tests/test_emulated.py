@@ -20,10 +20,13 @@ from cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import FLOATS, FORMATS, MODES, Array, decode_float, dequantize_bits, quantize_values
+from oracle import FLOATS, FORMATS, MODES, Array, decode_float, dequantize_bits, quantize_values
+from under_test import cpu_alone
 
 import aten_mx  # noqa: F401  (registers the ops)
 from aten_mx.testing.graph_checks import flushed_subnormals
+
+pytestmark = pytest.mark.contract
 
 quantize_mx = torch.ops.aten_mx.quantize_mx
 dequantize_mx = torch.ops.aten_mx.dequantize_mx
@@ -117,7 +120,7 @@ def check_blocks(bits: Array, value: Array, fmt: str, mode: str, dtype: str) -> 
     )
 
 
-@pytest.mark.proves("emulated", "quantize_mx")
+@pytest.mark.proves("under test", "quantize_mx")
 @pytest.mark.parametrize("dtype", SIXTEEN_BIT)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -125,11 +128,14 @@ def test_quantize_every_16_bit_pattern(fmt: str, mode: str, dtype: str) -> None:
     check_blocks(blocks_of(dtype), values_of(dtype), fmt, mode, dtype)
 
 
-@pytest.mark.proves("emulated", "quantize_mx")
+@pytest.mark.proves("under test", "quantize_mx")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_quantize_every_float32_exponent(fmt: str, mode: str) -> None:
     check_blocks(blocks_of("f32"), values_of("f32"), fmt, mode, "f32")
+
+
+OF_THE_CPU = cpu_alone("flushing subnormals is a setting of the CPU's threads")
 
 
 @pytest.fixture
@@ -154,7 +160,8 @@ def test_ladder_covers_every_pattern() -> None:
         assert len(others) >= 2 * (FLOATS[dtype].infinity - top_binade)
 
 
-@pytest.mark.proves("emulated", "quantize_mx")
+@pytest.mark.proves("under test", "quantize_mx")
+@OF_THE_CPU
 @pytest.mark.usefixtures("flush_denormal")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
@@ -169,7 +176,8 @@ def test_quantize_flushing_subnormals(fmt: str, mode: str, dtype: str) -> None:
 # --- dequantize -----------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("emulated", "dequantize_mx")
+@pytest.mark.proves("under test", "dequantize_mx")
+@OF_THE_CPU
 @pytest.mark.usefixtures("flush_denormal")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -220,7 +228,7 @@ def random_bits(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> Array:
     return bits.astype(layout.storage)
 
 
-@pytest.mark.proves("emulated")
+@pytest.mark.proves("under test")
 @pytest.mark.parametrize("fmt", FORMATS)
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(data=st.data())

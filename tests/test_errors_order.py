@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
 import pytest
 import torch
 from error_calls import E4M3, SAME, back, back_fmt, base, error_of, fmt, raw, zeros
-from samples import QUANTIZE, Sample
+from sample_calls import QUANTIZE, Sample
+from support import case
 from torch import Tensor
+
+pytestmark = pytest.mark.contract
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -21,6 +24,11 @@ def setting(**changes: Any) -> Change:
 
 def changing(name: str, change: Callable[[Tensor], Tensor]) -> Change:
     return lambda arguments: arguments.update({name: change(arguments[name])})
+
+
+def sparse(x: Tensor) -> Tensor:
+    """On the CPU: not every device has sparse tensors."""
+    return x.to(torch.float32).cpu().to_sparse()
 
 
 # One fault of each row in the table's order, each to be made in an otherwise valid call.
@@ -42,7 +50,7 @@ FAULTS: dict[str, list[tuple[str, Change]]] = {
         ("7", setting(swizzle=1, dim=0)),
     ],
     "back": [
-        ("1", changing("x", lambda x: x.to(torch.float32).to_sparse())),
+        ("1", changing("x", sparse)),
         ("2", setting(dim=7)),
         ("4", setting(dtype=torch.uint8)),
         ("6", setting(block_size=0)),
@@ -52,7 +60,7 @@ FAULTS: dict[str, list[tuple[str, Change]]] = {
         ("10", changing("scale", lambda s: s.to("meta"))),
     ],
     "back_fmt": [
-        ("1", changing("x", lambda x: x.to(torch.float32).to_sparse())),
+        ("1", changing("x", sparse)),
         ("2", setting(dim=7)),
         ("3", setting(elem_format="fp5")),
         ("4", setting(dtype=torch.uint8)),
@@ -68,15 +76,15 @@ FAULTS: dict[str, list[tuple[str, Change]]] = {
 MAKERS = {"base": base, "fmt": fmt, "back": back, "back_fmt": back_fmt}
 
 
-def pairs() -> Iterator[Any]:
-    for maker, faults in FAULTS.items():
-        for (name, first), (other_name, second) in combinations(faults, 2):
-            yield pytest.param(maker, first, second, id=f"{maker}-{name}-{other_name}")
-
-
-@pytest.mark.parametrize(("maker", "first", "second"), list(pairs()))
-def test_the_first_fault_wins(maker: str, first: Change, second: Change) -> None:
+@pytest.mark.parametrize("maker", FAULTS)
+def test_the_first_fault_wins(maker: str) -> None:
     """A call with two faults gets the error of the earlier row, whatever the later one."""
+    for (name, first), (other_name, second) in combinations(FAULTS[maker], 2):
+        with case(name, other_name):
+            check_the_first_fault_wins(maker, first, second)
+
+
+def check_the_first_fault_wins(maker: str, first: Change, second: Change) -> None:
     alone = error_of(SAME["eager"], faulty(maker, first))
     call = faulty(maker, second, first)  # the first may overwrite an argument of the second
     names = ["eager", "emulated", "front_door"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_faults
-from samples import assert_same, dequantize_samples, description, quantize_samples
+from sample_calls import assert_same, dequantize_samples, description, quantize_samples
 from support import cpu_kernel, run_python
 from torch import Tensor
 from torch._subclasses import FakeTensorMode

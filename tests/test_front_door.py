@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from samples import assert_same
+from sample_calls import assert_same
 from torch.nn.functional import ScalingType
 from torch.nn.functional import SwizzleType as TorchSwizzleType
 

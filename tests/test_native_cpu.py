@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from against_emulated import compare_dequantize, compare_quantize, numbers
-from samples import DEQUANTIZE, MODES, QUANTIZE, REAL_DTYPES
+from sample_calls import DEQUANTIZE, MODES, QUANTIZE, REAL_DTYPES
 from support import run_python, run_tests_of_the_contract
 from torch import Tensor
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from samples import assert_same, dequantize_samples, name_of, quantize_samples
+from sample_calls import assert_same, dequantize_samples, name_of, quantize_samples
 from support import run_python
 from telling_kernels import Recorder, registered
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_faults
-from reference import MODES
+from oracle import MODES
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import ScalingType, SwizzleType

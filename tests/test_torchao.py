@@ -12,7 +12,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from reference import E8M0_BIAS, FORMATS, MODES, RCEIL, shared_exponent
+from oracle import E8M0_BIAS, FORMATS, MODES, RCEIL, shared_exponent
 from torch import Tensor
 from torchao_peer import (
     BLOCK_SIZE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import CEIL, E8M0_BIAS, E8M0_NAN, EVEN, FLOOR, FORMATS, RCEIL
+from oracle import CEIL, E8M0_BIAS, E8M0_NAN, EVEN, FLOOR, FORMATS, RCEIL
 from torch import Tensor
 from torchao_peer import BLOCK_SIZE, dequantized, each_mode, ours, theirs
 

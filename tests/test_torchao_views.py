@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from samples import bytes_of
+from sample_calls import bytes_of
 from torch import Tensor
 from torchao.prototype.mx_formats.mx_tensor import MXTensor
 from torchao_peer import ELEMENTS, PEER_FORMATS, each_element

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import PAYLOAD_DTYPES, SCALAR_TYPES
-from samples import (
+from sample_calls import (
     DEQUANTIZE,
     QUANTIZE,
     assert_same,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cases import SCALAR_TYPES
-from reference import FORMATS, MODES
+from oracle import FORMATS, MODES
 from torch import Tensor
 
 # Importing TorchAO logs that optional extensions fail to load, but warns of nothing: no filter.

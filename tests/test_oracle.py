@@ -8,7 +8,7 @@ import pytest
 from cases import DequantizeCase, QuantizeCase
 from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
-from reference import (
+from oracle import (
     CEIL,
     EVEN,
     FLOATS,

@@ -1,4 +1,6 @@
-"""Writes ``aten_mx/data/golden_vectors.csv`` from the named cases: ``python tests/golden.py``.
+"""Writes ``aten_mx/data/golden_vectors.csv`` from the named cases.
+
+    python tests/write_golden_vectors.py
 
 The bytes are worked out by hand (``cases.py``); nothing here runs the package's kernels.
 """
