@@ -7,19 +7,13 @@ call with the parsed arguments; what that returns is the exit code. Adding one i
 from __future__ import annotations
 
 import argparse
-import errno
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from aten_mx import demo
 from aten_mx.commands import build, kernels
-from aten_mx.commands.streams import (
-    READER_GONE,
-    print_fault,
-    silence_broken_streams,
-    usable_streams,
-)
+from aten_mx.commands.streams import guarded
 from aten_mx.commands.text import one_line
 from aten_mx.testing import command as conformance
 
@@ -69,19 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, after ``--help`` (0) or for arguments it does not know (2).
     """
-    with usable_streams():
-        try:
-            code = _run(argv)
-            sys.stdout.flush()  # its faults are ours to report, not the interpreter's at exit
-        except BrokenPipeError:
-            code = READER_GONE
-        except OSError as error:
-            if not _is_fault_of_output(error):
-                raise
-            code = print_fault("output", f"cannot be written: {error.strerror}")
-        finally:
-            silence_broken_streams()
-    return code
+    return guarded(lambda: _run(argv))
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -92,11 +74,6 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     code: int = args.run(args)
     return code
-
-
-def _is_fault_of_output(error: OSError) -> bool:
-    """A full disk or a closed file under stdout; commands report the faults of files themselves."""
-    return error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO) and error.filename is None
 
 
 if __name__ == "__main__":

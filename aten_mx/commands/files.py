@@ -42,7 +42,7 @@ def check_writable(option: str, path: Path | None) -> None:
         raise _fault(option, path, error) from error
 
 
-def write_file(option: str, path: Path, write: Callable[[Path], None]) -> None:
+def write_file(option: str, path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place and move it there, so that no one sees a part of it.
 
     Args:

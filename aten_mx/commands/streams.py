@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
@@ -49,6 +50,35 @@ def usable_streams() -> Iterator[None]:
             for stream, errors in handlers:
                 with suppress(OSError):  # what is still to be written has no reader
                     stream.reconfigure(errors=errors)
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run a command; report what its output streams do.
+
+    Args:
+        run: the command, which returns its exit code.
+
+    Returns:
+        That code, or ``READER_GONE``, or ``FAULT`` where stdout cannot be written.
+    """
+    with usable_streams():
+        try:
+            code = run()
+            sys.stdout.flush()  # its faults are ours to report, not the interpreter's at exit
+        except BrokenPipeError:
+            code = READER_GONE
+        except OSError as error:
+            if not _is_fault_of_output(error):
+                raise
+            code = print_fault("output", f"cannot be written: {error.strerror}")
+        finally:
+            silence_broken_streams()
+    return code
+
+
+def _is_fault_of_output(error: OSError) -> bool:
+    """A full disk or a closed file under stdout; commands report the faults of files themselves."""
+    return error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO) and error.filename is None
 
 
 def silence_broken_streams() -> None:
