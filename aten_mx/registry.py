@@ -11,6 +11,7 @@ Nothing here asks for a device: a kernel can be registered before its device exi
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from aten_mx import emulated
 from aten_mx.compiler import BACKEND_KEYS, forget_compiled
 from aten_mx.dispatch import key_has_kernel
 from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
+
+NATIVE_SOURCE = "aten_mx/csrc/register.cpp"  # that binds the native CPU kernel
+_CAPABILITIES = {"AVX512": "AVX-512", "AVX2": "AVX2"}  # PyTorch's names and the instruction sets'
 
 _registered: list[KernelHandle] = []
 
@@ -37,10 +41,14 @@ class KernelInfo(NamedTuple):
     """The key that the kernel answers for; ``CompositeImplicitAutograd``: any key without one."""
 
     kernel: str
-    """Who registered it: a Python function's module and name, or the file and line of C++ code."""
+    """What answers: ``emulated kernel``, ``native CPU kernel (AVX-512)``, ``Python function
+    MODULE.NAME`` or ``C++ library``."""
 
     compiled: str
     """What ``torch.compile`` makes of a call: ``inlined`` or ``one node``."""
+
+    source: str
+    """The file and line of its code or of its registration; empty where they are unknown."""
 
 
 class KernelHandle:
@@ -165,7 +173,7 @@ def register_kernel(
             if key_has_kernel(row.qualified_name, dispatch_key):
                 raise RuntimeError(
                     f"register_kernel: {row.name} has a kernel for {dispatch_key} already, "
-                    f"{_who(row, dispatch_key)}; pass override=True to replace it"
+                    f"{_describe(row, dispatch_key)}; pass override=True to replace it"
                 )
     return KernelHandle(op, dispatch_key, fn, supports)
 
@@ -186,13 +194,10 @@ def kernels() -> list[KernelInfo]:
     """
     rows = []
     for row in OVERLOADS:
-        rows += [
-            KernelInfo(row.name, key, _who(row, key), "one node")
-            for key in BACKEND_KEYS
-            if key_has_kernel(row.qualified_name, key)
-        ]
-        kernel = f"{emulated.__name__}.{row.op}"
-        rows.append(KernelInfo(row.name, "CompositeImplicitAutograd", kernel, "inlined"))
+        rows += [_info(row, key) for key in BACKEND_KEYS if key_has_kernel(row.qualified_name, key)]
+        source = _source(getattr(emulated, row.op))
+        key = "CompositeImplicitAutograd"
+        rows.append(KernelInfo(row.name, key, "emulated kernel", "inlined", source))
     return rows
 
 
@@ -200,14 +205,38 @@ def _name(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
 
 
-def _who(row: Overload, dispatch_key: str) -> str:
-    """The name of a kernel that the registry knows, else where it was registered."""
+def _info(row: Overload, dispatch_key: str) -> KernelInfo:
+    """What answers for a key that has a kernel."""
     for handle in reversed(_registered):
         if (handle.op, handle.dispatch_key) == (row.op, dispatch_key):
-            return _name(handle.fn)
-    dump = torch._C._dispatch_dump(row.qualified_name)
-    match = re.search(rf"^{dispatch_key}: (registered at .*?) ::", dump, re.MULTILINE)
-    return match[1] if match else "registered elsewhere"
+            kernel, source = f"Python function {_name(handle.fn)}", _source(handle.fn)
+            break
+    else:
+        dump = torch._C._dispatch_dump(row.qualified_name)
+        match = re.search(rf"^{dispatch_key}: registered at (.*?) ::", dump, re.MULTILINE)
+        source = match[1] if match else ""
+        kernel = _kind(source)
+    return KernelInfo(row.name, dispatch_key, kernel, "one node", source)
+
+
+def _describe(row: Overload, dispatch_key: str) -> str:
+    info = _info(row, dispatch_key)
+    return f"{info.kernel} ({info.source})" if info.source else info.kernel
+
+
+def _kind(source: str) -> str:
+    """What a kernel is that this registry did not register, by the file that registered it."""
+    file = source.rpartition(":")[0]
+    if file.endswith(NATIVE_SOURCE):
+        capability = torch.backends.cpu.get_cpu_capability()
+        return f"native CPU kernel ({_CAPABILITIES.get(capability, 'portable')})"
+    return "Python function" if file.endswith(".py") else "C++ library"
+
+
+def _source(fn: Callable[..., Any]) -> str:
+    """The file and line of a Python function, through its decorators; empty for other callables."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def _adapt(

@@ -9,18 +9,17 @@ depend on neither the machine nor the kernel.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import cpu_model
-from safetensors.torch import save_file
+from common import cpu_model, run
 from torch import Tensor
 
 import aten_mx
+from aten_mx.commands.files import check_writable, write_json
 from aten_mx.demo.measure import measure
 from aten_mx.demo.weights import MINILM_NAME, Model, default_path, read_model
 
@@ -63,6 +62,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=RESULTS, help="where to write")
     args = parser.parse_args()
+    check_writable("--json", args.json)
+    from safetensors.torch import save_file  # --help works without it
+
     weights = read_model(default_path())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "student.safetensors"
@@ -88,8 +90,8 @@ def main() -> None:
             },
         },
     }
-    args.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_json(args.json, report)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -35,11 +35,13 @@ from common import (
     cpu_model,
     cpu_seconds_of_others,
     interleaved,
+    run,
     torchao_call,
 )
 from torch import Tensor
 
 import aten_mx
+from aten_mx.commands.files import check_writable, write_json
 from aten_mx.formats import FORMATS, ElementFormat
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -199,6 +201,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is broken")
     parser.add_argument("--peak-memory", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    check_writable("--json", arguments.json)
     if arguments.peak_memory:
         print(json.dumps(peak_memory(arguments.size)))
         return 0
@@ -243,10 +246,9 @@ def main() -> int:
         failures += not passed
         value = "doesn't compile" if reached is None else f"{reached:.2f}"
         print(f"{'PASS' if passed else 'FAIL'}  {what}: {value}, at most {limit}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    write_json(arguments.json, {"about": about, "rows": rows})
     return int(arguments.check and failures > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import os
-import sys
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "ATEN_MX_CPU": "require"}
+os.environ |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
 import torch
 from common import (
@@ -34,12 +32,15 @@ from common import (
     cpu_seconds_of_others,
     interleaved,
     moved_bytes,
+    need_native_kernel,
+    run,
     torchao_call,
 )
 from torch import Tensor
 
 import aten_mx
 from aten_mx import emulated
+from aten_mx.commands.files import check_writable, write_json
 from aten_mx.formats import FORMATS, ElementFormat
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -248,6 +249,9 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, help="draw time over size (with --sizes)")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a limit is broken")
     args = parser.parse_args()
+    need_native_kernel()
+    check_writable("--json", args.json)
+    check_writable("--plot", args.plot)
     logging.disable(logging.WARNING)  # TorchAO logs which of its extensions don't load
     threads = torch.get_num_threads()
     about = {"date": date.today().isoformat(), "torch": torch.__version__}
@@ -285,13 +289,11 @@ def main() -> int:
                         print_peer_row(peers[-1])
     if any(row["others"] > BUSY for row in limits):
         print("\nOther processes were busy: run it again before you believe a ratio.")
-    if args.json:
-        report = {"about": about, "limits": limits, "peers": peers}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_json(args.json, {"about": about, "limits": limits, "peers": peers})
     if args.plot and peers:
         plot(peers, args.plot)
     return int(args.check and failures > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -30,11 +30,13 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from common import run
 
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.ahead import compile_launch
 from aten_mx.backends.triton.launch import Launch
 from aten_mx.backends.triton.targets import Target
+from aten_mx.commands.files import check_writable, write_file
 from aten_mx.formats import FORMATS
 
 RESULTS = Path(__file__).parent / "results" / "codegen.json"
@@ -269,6 +271,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     parser.add_argument("--check", action="store_true", help="compare with the committed rows")
     args = parser.parse_args()
+    check_writable("--json", args.json)
     chosen = [variant for variant in variants() if args.all or is_common(variant)]
     with multiprocessing.get_context("spawn").Pool() as pool:
         rows = pool.map(analyse, chosen, chunksize=8)
@@ -277,7 +280,8 @@ def main() -> int:
         head = {"torch": torch.__version__.split("+")[0], "triton": triton.__version__}
         lines = ",\n".join(json.dumps(row) for row in rows)
         text = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items())
-        args.json.write_text(f'{{{text}, "rows": [\n{lines}\n]}}\n')
+        content = f'{{{text}, "rows": [\n{lines}\n]}}\n'
+        write_file("--json", args.json, lambda path: path.write_text(content))
     if args.check:
         committed = committed_rows()
         faults = [(key(row), regressions(row, committed[key(row)])) for row in rows]
@@ -289,4 +293,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

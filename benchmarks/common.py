@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+import aten_mx
+from aten_mx.backends.cpu import BUILD_HINT
+from aten_mx.commands.files import FileError
+from aten_mx.commands.streams import guarded, print_fault
+from aten_mx.demo.errors import DemoError
 from aten_mx.formats import ElementFormat
 from aten_mx.scaling import ScaleCalculationMode
 
@@ -22,6 +28,30 @@ FLOOR, RCEIL = ScaleCalculationMode.FLOOR.value, ScaleCalculationMode.RCEIL.valu
 BLOCK_SIZE = 32
 BUSY = 0.1  # CPUs in use by other processes from which on the times aren't to be believed
 Call = Callable[[], Any]
+
+
+class MissingError(Exception):
+    """The machine lacks what a benchmark measures; the text is the one line that the user sees."""
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run a benchmark and exit: 0, 1 for a broken limit, 2 with one line for a fault."""
+
+    def call() -> int:
+        try:
+            return main() or 0
+        except BrokenPipeError:
+            raise
+        except (MissingError, FileError, DemoError, ImportError, OSError) as error:
+            return print_fault(Path(sys.argv[0]).stem, error)
+
+    sys.exit(guarded(call))
+
+
+def need_native_kernel() -> None:
+    """Raise MissingError unless the native kernel answers for CPU tensors."""
+    if not any(row.kernel.startswith("native CPU kernel") for row in aten_mx.kernels()):
+        raise MissingError(f"the native CPU kernel does not answer here; build it: {BUILD_HINT}")
 
 
 class Time(NamedTuple):

@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from common import need_native_kernel, run
+
 from aten_mx.formats import FORMATS
 
 BLOCK_SIZE = 32
@@ -105,6 +107,7 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
+    need_native_kernel()
     capability = torch.backends.cpu.get_cpu_capability()
     print(f"instructions for a block of {BLOCK_SIZE}, torch {torch.__version__}, {capability}")
     columns = [(dtype, dim) for dtype in ("float32", "bfloat16") for dim in (-1, 0)]
@@ -116,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

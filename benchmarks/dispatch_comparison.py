@@ -11,7 +11,6 @@ the answers are the same on every machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import warnings
 from collections import Counter
@@ -25,10 +24,12 @@ from typing import Any
 os.environ |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "ATEN_MX_CPU": "off"}
 
 import torch
+from common import run
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import aten_mx
+from aten_mx.commands.files import check_writable, write_json
 from aten_mx.dispatch import device_has_kernel
 from aten_mx.schema import empty_outputs
 from aten_mx.validation import describe_quantize
@@ -176,14 +177,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, default=RESULTS, help="where to write")
     args = parser.parse_args()
+    check_writable("--json", args.json)
     ops = {key: define(key) for key in KEYS}  # both before Inductor is first imported
     columns = {key: answers(op) for key, op in ops.items()}
     for question in columns[KEYS[0]]:
         print(f"{question:50}", *(f"{columns[key][question]:32}" for key in KEYS))
     about = {"date": date.today().isoformat(), "torch": torch.__version__}
     report = {"about": about | {"aten_mx": aten_mx.__version__}, "answers": columns}
-    args.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_json(args.json, report)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

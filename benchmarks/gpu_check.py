@@ -10,7 +10,6 @@ tensors: its times mean nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -32,9 +31,11 @@ from common import (
     QUANTIZE,
     RCEIL,
     Call,
+    MissingError,
     compiled,
     interleaved,
     moved_bytes,
+    run,
     torchao_call,
     wall_clock,
 )
@@ -43,6 +44,7 @@ from torch import Tensor
 import aten_mx
 from aten_mx import emulated
 from aten_mx.backends import triton
+from aten_mx.commands.files import check_writable, write_json
 from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.testing import CHECKS, answering_kernels, check_kernel
 
@@ -275,18 +277,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--plot", type=Path, help="draw the share of the copy's bandwidth")
     args = parser.parse_args()
+    check_writable("--json", args.json)
+    check_writable("--plot", args.plot)
     plan = REHEARSAL if args.dry_run else ON_GPU
     if args.dry_run:
         aten_mx.register_kernel("quantize_mx", "CPU", triton.quantize_mx)
         aten_mx.register_kernel("dequantize_mx", "CPU", triton.dequantize_mx)
     elif not torch.cuda.is_available():
-        print("no GPU here; --dry-run rehearses without one")
-        return 2
+        raise MissingError("no GPU here; --dry-run rehearses without one")
     torch.empty(1, device=plan.device)  # the kernels register at the device's first use
     answers = answering_kernels(plan.device)
     if any("Composite" in kernel for kernel in answers.values()):
-        print(f"not every overload has a kernel of its own on {plan.device}: {answers}")
-        return 2
+        fault = f"not every overload has a kernel of its own on {plan.device}: {answers}"
+        raise MissingError(fault)
     report: dict[str, Any] = {"about": about(plan)}
     show(report["about"])
     failed = 0
@@ -298,8 +301,7 @@ def main() -> int:
             show(row)
             report[name].append(row)
             failed += row.get("passed") is False
-            if args.json:
-                args.json.write_text(json.dumps(report, indent=1) + "\n")
+            write_json(args.json, report)
         print(f"  {time.monotonic() - start:.0f} s")
     if args.plot and "speed" in report:
         plot(report["speed"], args.plot)
@@ -307,4 +309,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -93,10 +93,12 @@ def test_skipped_tensors_are_reported(model: Path, capsys: pytest.CaptureFixture
     assert main(["demo", "--model", str(model)]) == 0
     skipped = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped")]
     assert sorted(skipped) == [
+        "skipped 1: 4-D, not a linear weight by its name and shape (conv.weight)",
         "skipped 1: dtype F64, not one of F32, BF16, F16 (double.weight)",
         "skipped 1: embedding table (word_embeddings.weight)",
         "skipped 1: last dimension not a multiple of 32 (odd.weight)",
         "skipped 1: no elements (empty.weight)",
+        "skipped 2: 1-D, not a linear weight by its name and shape (b.bias, norm.weight)",
     ]
 
 
@@ -146,6 +148,7 @@ def test_progress_bar_after_the_delay(
 
     assert measure.PROGRESS_DELAY == 2
     monkeypatch.setattr(measure, "PROGRESS_DELAY", 0.001)
+    monkeypatch.setattr(measure, "can_redraw", lambda _: True)
     monkeypatch.setattr(measure, "_add", slow_add)
     measure.measure(weights.read_model(model))
     out, err = capsys.readouterr()

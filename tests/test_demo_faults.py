@@ -13,8 +13,8 @@ from demo_support import assert_one_line, save_model
 from safetensors.torch import save_file
 
 from aten_mx.__main__ import main
+from aten_mx.commands.files import FileError
 from aten_mx.demo import measure, plot, weights
-from aten_mx.demo.errors import DemoError
 
 
 @pytest.fixture(name="model")
@@ -112,7 +112,7 @@ def test_plot_check_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_plot_that_cannot_be_written_after_all(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match=r"none.plot\.png cannot be written"):
+    with pytest.raises(FileError, match=r"none.plot\.png cannot be written"):
         plot.draw([], "nothing", tmp_path / "none" / "plot.png")
 
 

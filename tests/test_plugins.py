@@ -56,7 +56,7 @@ except RuntimeError as error:
     assert (
         output
         == {
-            "print": "['builtins.print']",
+            "print": "['Python function builtins.print']",
             "nothing": "[]",
             "error": "aten_mx: backend fake (fake_plugin:register, fake-plugin) could not be "
             "loaded: OSError: no firmware. ATEN_MX_AUTOLOAD=0 imports aten_mx without such "

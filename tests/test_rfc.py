@@ -177,6 +177,7 @@ def test_dispatch_is_as_the_table_says(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "dispatch_comparison.py"
     code = (
         "import runpy, sys; script, path = sys.argv[1:]; sys.argv = [script, '--json', path]\n"
+        "sys.path.insert(0, script.rpartition('/')[0])\n"
         "runpy.run_path(script, run_name='__main__')"
     )
     run_python(code, str(script), str(path))

@@ -50,7 +50,7 @@ print(json.dumps([(row.op, row.dispatch_key, row.kernel) for row in rows]))
 
 def test_registered_at_the_first_use_of_a_device() -> None:
     assert sorted(json.loads(run_python(FIRST_USE))) == sorted(
-        [f"{op}{overload}", key, f"aten_mx.backends.triton.impl.{op}"]
+        [f"{op}{overload}", key, f"Python function aten_mx.backends.triton.impl.{op}"]
         for op in ("quantize_mx", "dequantize_mx")
         for overload in ("", ".format")
         for key in ("CUDA", "XPU")
@@ -86,7 +86,8 @@ def test_anothers_kernel_stays() -> None:
         assert impl.register("PrivateUse1") is False
         kernels = {row.op: row.kernel for row in aten_mx.kernels() if row.compiled == "one node"}
         assert "lambda" in kernels["quantize_mx.format"]
-        assert kernels["dequantize_mx.format"] == "aten_mx.backends.triton.impl.dequantize_mx"
+        name = "Python function aten_mx.backends.triton.impl.dequantize_mx"
+        assert kernels["dequantize_mx.format"] == name
     finally:
         handles += [h for h in registry._registered if h.dispatch_key == "PrivateUse1"]
         for handle in handles:

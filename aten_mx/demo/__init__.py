@@ -7,10 +7,12 @@ matplotlib and tqdm are imported only when they are needed (``pip install aten_m
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aten_mx.commands.files import FileError, check_writable, write_json
+from aten_mx.commands.streams import print_fault
+from aten_mx.commands.text import shown_name
 from aten_mx.demo.errors import DemoError
 
 if TYPE_CHECKING:
@@ -34,14 +36,15 @@ def add_command(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--model", type=Path, metavar="FILE.safetensors", help="weights to take")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw SQNR against bits")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, and draw the plot if asked.
+    """Print the table, draw the plot and write the numbers if asked.
 
     Args:
-        args: ``model`` and ``plot``, each a ``Path`` or ``None``.
+        args: ``model``, ``plot`` and ``json``, each a ``Path`` or ``None``.
 
     Returns:
         0, or 2 after one line on stderr that says what is wrong with the user's files.
@@ -52,15 +55,16 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.plot is not None:
             plot.check(args.plot)
+        check_writable("--json", args.json)
         model = weights.read_model(args.model or weights.default_path())
         results = measure.measure(model)
-        print(report.render(model, results))
         if args.plot is not None:
-            plot.draw(
-                results.rows, args.model.name if args.model else weights.MINILM_NAME, args.plot
-            )
-            print(f"plot: {args.plot}")
-    except DemoError as error:
-        print(f"aten_mx demo: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+            title = args.model.name if args.model else weights.MINILM_NAME
+            plot.draw(results.rows, title, args.plot)
+        write_json(args.json, report.as_dict(model, results))
+    except (DemoError, FileError) as error:
+        return print_fault("demo", error)
+    print(report.render(model, results))
+    if args.plot is not None:
+        print(f"plot: {shown_name(args.plot)}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from aten_mx import ScaleCalculationMode
+from aten_mx.commands.streams import can_redraw
+from aten_mx.commands.text import shown_name
 from aten_mx.demo.errors import DemoError
 from aten_mx.demo.weights import BLOCK_SIZE, Model, count_pieces, pieces
 from aten_mx.formats import FORMATS, ElementFormat
@@ -72,7 +75,7 @@ class Results:
     """The table's rows and what was left out of them.
 
     Args:
-        rows: one a format and scale mode, in the order of the package's tables.
+        rows: one per format and scale mode, in the order of the package's tables.
         nonfinite_blocks: blocks with NaN or Inf, which have no error to measure.
     """
 
@@ -119,7 +122,7 @@ def measure(model: Model) -> Results:
         model: what ``read_model`` found.
 
     Returns:
-        One row a format and mode. A progress bar on stderr shows after two seconds.
+        One row per format and mode. A progress bar on stderr shows after two seconds.
 
     Raises:
         DemoError: the file can no longer be read, or all its blocks hold NaN or Inf.
@@ -134,7 +137,7 @@ def measure(model: Model) -> Results:
                 _add(row, blocks)
                 advance(1)
     if rows[0].elements == 0:
-        raise DemoError(f"{model.path}: every block of its weights holds NaN or Inf")
+        raise DemoError(f"{shown_name(model.path)}: every block of its weights holds NaN or Inf")
     return results
 
 
@@ -199,13 +202,19 @@ def _sum_of_squares(values: torch.Tensor) -> float:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], Any]]:
-    """A progress bar's advance function; the bar shows after two seconds, and not without tqdm."""
+    """A progress bar's advance function. With tqdm, a terminal shows the bar after two seconds."""
     try:
         from tqdm import tqdm
     except ImportError:
         yield lambda _: None
         return
+    # tqdm's `disable=None` asks for a terminal, but takes a dumb one.
     with tqdm(
-        total=total, desc="quantizing", delay=PROGRESS_DELAY, mininterval=0.5, leave=False
+        total=total,
+        desc="quantizing",
+        delay=PROGRESS_DELAY,
+        mininterval=0.5,
+        leave=False,
+        disable=not can_redraw(sys.stderr),
     ) as bar:
         yield bar.update

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aten_mx.commands.files import check_writable, write_file
+from aten_mx.commands.text import shown_name
 from aten_mx.demo.errors import DemoError
 from aten_mx.formats import FORMATS
 from aten_mx.scaling import ScaleCalculationMode
@@ -15,8 +18,9 @@ if TYPE_CHECKING:
     from aten_mx.demo.measure import Row
 
 SUFFIXES = (".png", ".pdf", ".svg")
-MARKERS = "os^vDPX*<>"  # one a format, so that they differ in a grey print
+MARKERS = "os^vDPX*<>"  # one per format, so that they differ in a grey print
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#000000")  # colour-blind safe
+TITLE_WIDTH = 70  # characters that fit beside each other
 DODGE = 0.16  # bits between neighbouring scale modes, which have the same bits per value
 
 
@@ -27,7 +31,8 @@ def check(path: Path) -> None:
         path: where to write; the suffix chooses the file format. An existing file is left as is.
 
     Raises:
-        DemoError: no matplotlib, a suffix it does not write, or a path that cannot be written.
+        DemoError: no matplotlib, or a suffix it does not write.
+        FileError: the path cannot be written.
     """
     try:
         import matplotlib  # noqa: F401
@@ -36,19 +41,13 @@ def check(path: Path) -> None:
             f"--plot needs matplotlib: run `pip install matplotlib` ({error})"
         ) from error
     if path.suffix.lower() not in SUFFIXES:
-        raise DemoError(f"--plot {path}: the suffix must be one of {', '.join(SUFFIXES)}")
-    try:
-        existed = path.exists() or path.is_symlink()
-        with path.open("ab"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise DemoError(f"--plot {path} cannot be written: {error.strerror}") from error
+        name = shown_name(path)
+        raise DemoError(f"--plot {name}: the suffix must be one of {', '.join(SUFFIXES)}")
+    check_writable("--plot", path)
 
 
 def draw(rows: list[Row], title: str, path: Path) -> None:
-    """Draw one marker a format and scale mode.
+    """Draw one marker per format and scale mode.
 
     Args:
         rows: the table's rows.
@@ -56,7 +55,7 @@ def draw(rows: list[Row], title: str, path: Path) -> None:
         path: where to write.
 
     Raises:
-        DemoError: the file cannot be written.
+        FileError: the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -76,17 +75,17 @@ def draw(rows: list[Row], title: str, path: Path) -> None:
             markeredgewidth=0.5,
             markersize=8,
         )
-    axes.set_title(f"MX quantization of the linear weights of {title}")
+    # A name is no formula: matplotlib takes what stands between two `$` for one.
+    text = f"MX quantization of the linear weights of {shown_name(title)}"
+    axes.set_title(textwrap.fill(text, TITLE_WIDTH), parse_math=False)
     axes.set_xlabel("bits per value, scale included (scale modes side by side)")
     axes.set_ylabel("SQNR (dB)")
     ticks = sorted({row.bits_per_value for row in rows})
     axes.set_xticks(ticks, [f"{bits:.2f}" for bits in ticks])
     axes.grid(visible=True, axis="y", linewidth=0.5, alpha=0.5)
     _legends(figure, formats, modes)
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise DemoError(f"--plot {path} cannot be written: {error.strerror}") from error
+    kind = path.suffix.lower().removeprefix(".")
+    write_file("--plot", path, lambda place: figure.savefig(place, dpi=150, format=kind))
 
 
 def _legends(figure: Figure, formats: list[str], modes: list[ScaleCalculationMode]) -> None:

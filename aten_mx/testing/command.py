@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from aten_mx.commands.files import FileError, check_writable, write_json
+from aten_mx.commands.streams import print_fault, redraw
 from aten_mx.overloads import OPS
 from aten_mx.plugins import import_backend
 from aten_mx.testing import CHECKS, Result, answering_kernels, check_kernel
@@ -45,10 +47,11 @@ def run_conformance(args: argparse.Namespace) -> int:
     def progress(result: Result) -> None:
         nonlocal count
         count += 1
-        if count % 100 == 0 and sys.stderr.isatty():
-            print(f"\r{count} cases, at {result.name:.80}", end="\033[K", file=sys.stderr)
+        if count % 100 == 0:
+            redraw(f"{count} cases, at {result.name}")
 
     try:
+        check_writable("--json", args.json)
         if args.backend:
             import_backend(args.backend)
         if all("CompositeImplicitAutograd" in k for k in answering_kernels(args.device).values()):
@@ -66,12 +69,13 @@ def run_conformance(args: argparse.Namespace) -> int:
             compile_backend=args.compile_backend,
             progress=progress,
         )
-        if args.json:
-            args.json.write_text(report.to_json(), encoding="utf-8")
+        write_json(args.json, report.as_dict())
+    except FileError as error:
+        return print_fault("conformance", error)
+    except BrokenPipeError:  # the reader of our output has gone, which is no fault of the run
+        raise
     except Exception as error:
-        print(f"conformance: {type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    if sys.stderr.isatty():
-        print("\r", end="\033[K", file=sys.stderr)
+        return print_fault("conformance", f"{type(error).__name__}: {error}")
+    redraw("")
     print(report)
     return 0 if report.passed else 1

@@ -1,4 +1,4 @@
-"""What a conformance run found: one verdict a case."""
+"""What a conformance run found: one verdict per case."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from aten_mx.commands.text import one_line, shown_name
 from aten_mx.version import __version__
 
 MOST_SHOWN = 20  # failures printed; the JSON has all
@@ -67,10 +68,10 @@ class Report:
         return json.dumps(self.as_dict(), indent=1)
 
     def __str__(self) -> str:
-        lines = [f"{overload}: {kernel}" for overload, kernel in self.kernels.items()]
+        lines = [f"{overload}: {shown_name(kernel)}" for overload, kernel in self.kernels.items()]
         failures = self.failures
         for result in failures[:MOST_SHOWN]:
-            lines.append(f"FAIL {result.name}: {result.mismatch}")
+            lines.append(one_line(f"FAIL {result.name}: {result.mismatch}"))
         if len(failures) > MOST_SHOWN:
             lines.append(f"... and {len(failures) - MOST_SHOWN} more")
         lines.append(f"{self.device}: {len(self.results)} cases, {len(failures)} failed")

@@ -1,0 +1,1 @@
+"""The commands of ``python -m aten_mx`` and what they share: text, files, output streams."""
