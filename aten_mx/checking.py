@@ -6,15 +6,15 @@ device of an output, in Python and C++ kernels alike; :mod:`aten_mx.testing` che
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from aten_mx import environment
 from aten_mx.meta import Call, TensorSpec
 
-ENABLED = os.environ.get("ATEN_MX_CHECK", "0") not in ("0", "")
+ENABLED = environment.read("CHECK", "0") != "0"
 
 
 def check_outputs(op: torch._ops.OpOverload, call: Call, self: Tensor, results: Any) -> None:

@@ -102,5 +102,14 @@ def _drop_from_table(decomposition: ModuleType) -> None:
 
 
 tag_compile_caches()
-after_import("torch._dynamo.callback", _tag_when_compiling)
-after_import("torch._inductor.decomposition", _drop_from_table)
+after_import(
+    "torch._dynamo.callback",
+    _tag_when_compiling,
+    otherwise="compile caches follow kernels that are registered after aten_mx is imported; call "
+    "aten_mx.compiler.tag_compile_caches() after each registration",
+)
+after_import(
+    "torch._inductor.decomposition",
+    _drop_from_table,
+    otherwise="torch.compile runs a device's own kernel; it may run the emulated one instead",
+)

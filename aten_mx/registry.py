@@ -170,6 +170,11 @@ def register_kernel(
     return KernelHandle(op, dispatch_key, fn, supports)
 
 
+def registered() -> list[KernelHandle]:
+    """The handles of all kernels that are registered, in the order of their registration."""
+    return list(_registered)
+
+
 def kernels() -> list[KernelInfo]:
     """List the kernels that answer now, for every overload and dispatch key.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from aten_mx import environment
 from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
 from aten_mx.dispatch import key_has_kernel
 from aten_mx.formats import FORMATS
@@ -38,10 +39,7 @@ def register_at_first_use() -> None:
     Raises:
         ValueError: ``ATEN_MX_TRITON`` has another value than the two.
     """
-    setting = os.environ.get("ATEN_MX_TRITON", "auto")
-    if setting not in SETTINGS:
-        raise ValueError(f"ATEN_MX_TRITON must be one of {', '.join(SETTINGS)}, got {setting}")
-    if setting == "off":
+    if environment.read("TRITON", "auto", SETTINGS) == "off":
         return
     for key, module in DEVICES.items():
         # Runs when PyTorch sets the device up, or now if that is done. It mustn't raise.
