@@ -14,22 +14,36 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 
+def attempt(action: Callable[[], None], changed: str, *, otherwise: str) -> None:
+    """Run what a later release of a library may have made impossible.
+
+    An exception becomes a warning in the log.
+
+    Args:
+        action: what to run.
+        changed: the part of the library that it relies on.
+        otherwise: what follows where it fails.
+    """
+    try:
+        action()
+    except Exception as error:
+        # Not warnings.warn, which raises under -W error: an import of that library is not ours to
+        # fail.
+        logging.getLogger("aten_mx").warning(
+            "%s is not as this version of aten_mx knows it (%s: %s): %s",
+            changed,
+            type(error).__name__,
+            error,
+            otherwise,
+        )
+
+
 class _Hook(NamedTuple):
     callback: Callable[[ModuleType], None]
     otherwise: str
 
     def run(self, module: ModuleType) -> None:
-        try:
-            self.callback(module)
-        except Exception as error:
-            # Not warnings.warn, which raises under -W error: this import is not ours to fail.
-            logging.getLogger("aten_mx").warning(
-                "%s is not as this version of aten_mx knows it (%s: %s). What no longer holds: %s",
-                module.__name__,
-                type(error).__name__,
-                error,
-                self.otherwise,
-            )
+        attempt(lambda: self.callback(module), module.__name__, otherwise=self.otherwise)
 
 
 class _Loader(importlib.abc.Loader):
@@ -107,7 +121,7 @@ def after_import(name: str, callback: Callable[[ModuleType], None], *, otherwise
     Args:
         name: the module's full name.
         callback: what to do to the module.
-        otherwise: what no longer holds if the callback fails.
+        otherwise: what follows where the callback fails.
     """
     hook = _Hook(callback, otherwise)
     sys.meta_path.insert(0, _Finder(name, hook))

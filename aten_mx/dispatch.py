@@ -19,15 +19,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
 from aten_mx import checking
 from aten_mx.meta import Call
 from aten_mx.overloads import NAMESPACE, OVERLOADS, Overload, overloads_of
 from aten_mx.schema import LIB
-
-_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
-_BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(_BACKEND_SELECT)
+from aten_mx.torch_compat import (
+    BACKEND_SELECT,
+    BELOW_BACKEND_SELECT,
+    FunctionalTensor,
+    OpOverload,
+    below_autograd,
+    dispatch_functionalize,
+    key_has_kernel,
+    key_of_device,
+    remove_library,
+)
 
 KEPT_WHOLE: set[type[Tensor]] = set()
 """Tensor subclasses that dispatch the ops themselves; the composite would hide the call from them.
@@ -37,14 +44,9 @@ which is above ``__torch_dispatch__``.
 """
 
 
-def key_has_kernel(overload: str, dispatch_key: str) -> bool:
-    """Whether an overload, such as ``aten_mx::quantize_mx.format``, has a kernel for a key."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, dispatch_key)
-
-
 def device_has_kernel(overload: str, device: torch.device) -> bool:
     """Whether ``device`` has a kernel of its own for an overload, and not only the emulated one."""
-    return key_has_kernel(overload, torch._C._dispatch_key_for_device(device.type))
+    return key_has_kernel(overload, key_of_device(device.type))
 
 
 def inlined(row: Overload) -> Callable[..., Any]:
@@ -62,9 +64,9 @@ def _composite(row: Overload) -> Callable[..., Any]:
 
     def composite(keyset: Any, self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if type(self) in KEPT_WHOLE:
-            with torch._C._AutoDispatchBelowAutograd():
+            with below_autograd():
                 return row.handle(self, *args, **kwargs)
-        traced = keyset.has(_BACKEND_SELECT)  # it is in every set of keys until it has run
+        traced = keyset.has(BACKEND_SELECT)  # it is in every set of keys until it has run
         if traced:
             row.check(self, *args, **kwargs)
         call = row.describe(self, *args, **kwargs)
@@ -103,8 +105,8 @@ def _validating(row: Overload) -> Callable[..., Any]:
     def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
         # The guard: a kernel written in differentiable ops must not record them.
-        with torch._C._AutoDispatchBelowAutograd():
-            results = op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+        with below_autograd():
+            results = op.redispatch(keyset & BELOW_BACKEND_SELECT, *args, **kwargs)
         if checking.ENABLED:
             checking.check_outputs(op, row.describe(*args, **kwargs), args[0], results)
         return results
@@ -132,7 +134,7 @@ def add_python_validation() -> None:
 def remove_python_validation() -> None:
     """Take it away, for a C++ library that validates in its place."""
     while _validation:
-        _validation.pop()._destroy()
+        remove_library(_validation.pop())
 
 
 def validates_in_python() -> bool:
@@ -143,7 +145,7 @@ def validates_in_python() -> bool:
 add_python_validation()
 
 
-def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
     """The emulated kernels, for a caller who wants the ops inlined.
 
     Returns:

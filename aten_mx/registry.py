@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from aten_mx import emulated
-from aten_mx.compiler import BACKEND_KEYS, forget_compiled
-from aten_mx.dispatch import key_has_kernel
+from aten_mx.compiler import forget_compiled
 from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
+from aten_mx.torch_compat import BACKEND_KEYS, key_has_kernel, registrations, remove_library
 
 _registered: list[KernelHandle] = []
 
@@ -84,7 +84,7 @@ class KernelHandle:
         """
         if self._library is None:
             return
-        self._library._destroy()
+        remove_library(self._library)
         self._library = None
         _registered.remove(self)
         forget_compiled()
@@ -210,7 +210,7 @@ def _who(row: Overload, dispatch_key: str) -> str:
     for handle in reversed(_registered):
         if (handle.op, handle.dispatch_key) == (row.op, dispatch_key):
             return _name(handle.fn)
-    dump = torch._C._dispatch_dump(row.qualified_name)
+    dump = registrations(row.qualified_name)
     match = re.search(rf"^{dispatch_key}: (registered at .*?) ::", dump, re.MULTILINE)
     return match[1] if match else "registered elsewhere"
 

@@ -190,14 +190,14 @@ def test_threads(module: Path, calls: list[int]) -> None:
 
 def test_a_hook_that_fails(module: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The import is not ours to fail."""
-    after_import(NAME, lambda module: module.gone, otherwise="the promise")
+    after_import(NAME, lambda module: module.gone, otherwise="the consequence")
     assert importlib.import_module(NAME).value == 1
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     message = record.getMessage()
     assert NAME in message
     assert "has no attribute 'gone'" in message
-    assert message.endswith("What no longer holds: the promise")
+    assert message.endswith(": the consequence")
 
 
 LOOKS = """

@@ -12,5 +12,5 @@ def _tell_dtensor(_: ModuleType) -> None:
 after_import(
     "torch.distributed.tensor",
     _tell_dtensor,
-    otherwise="DTensor quantizes each shard by itself; quantize local tensors",
+    otherwise="DTensor has no sharding rules for the operators, so call them on local tensors",
 )

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from aten_mx import environment
 from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
-from aten_mx.dispatch import key_has_kernel
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
 from aten_mx.overloads import overloads_of
 from aten_mx.registry import register_kernel
+from aten_mx.torch_compat import at_first_use, key_has_kernel
 from aten_mx.validation import describe_dequantize, describe_quantize
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def register_at_first_use() -> None:
         return
     for key, module in DEVICES.items():
         # Runs when PyTorch sets the device up, or now if that is done. It mustn't raise.
-        module._lazy_call(functools.partial(register, key))
+        at_first_use(module, functools.partial(register, key))
 
 
 def register(key: str) -> bool:
