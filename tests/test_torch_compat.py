@@ -73,7 +73,7 @@ def test_private_names_stand_in_one_place() -> None:
 # Each private name on which a hook relies goes before its module's hook runs, as in a release that
 # has renamed it. One process: an import of each module must work, and give one warning.
 GONE = """
-import importlib, logging, sys, warnings
+import functools, importlib, importlib.machinery, logging, sys, warnings
 import torch
 import aten_mx
 from aten_mx.torch_compat import compiler
@@ -90,7 +90,6 @@ def one_warning(*texts):
     records.clear()
     assert all(text in message for text in texts), message
 
-import importlib.machinery
 find_spec = importlib.machinery.PathFinder.find_spec
 removed = {}
 
@@ -104,12 +103,19 @@ class Later:
         def exec_module(module):
             execute(module)
             for name in removed[module.__name__]:
-                delattr(module, name)
+                *path, last = name.split(".")
+                delattr(functools.reduce(getattr, path, module), last)
         spec.loader.exec_module = exec_module
         return spec
 
 sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), Later())
 x = torch.ones(2, 64)
+
+# The rules for DTensor are an import of their own, of names in several modules.
+removed["torch.distributed.tensor"] = ["_op_schema.RuntimeSchemaInfo"]
+import torch.distributed.tensor
+one_warning("torch.distributed.tensor", "no sharding rules", "RuntimeSchemaInfo")
+removed.clear()
 
 # Nothing else of PyTorch reads these names while it is imported.
 removed["torch._inductor.decomposition"] = ["decompositions"]
@@ -124,18 +130,6 @@ one_warning("torch._dynamo.callback", "compile caches", "callback_handler")
 removed.clear()
 importlib.reload(callback)
 assert not records
-
-# The rules for DTensor are an import of their own.
-import torch.distributed.tensor._op_schema as schema
-strategy = schema.OpStrategy
-for owner, name in ((schema, "RuntimeSchemaInfo"), (schema, "OpSpec")):
-    kept = getattr(owner, name)
-    for module in ("aten_mx.integrations.dtensor", "aten_mx.torch_compat.dtensor"):
-        sys.modules.pop(module, None)
-    delattr(owner, name)
-    importlib.reload(torch.distributed.tensor)
-    one_warning("torch.distributed.tensor", "no sharding rules", name)
-    setattr(owner, name, kept)
 
 # Names that a registration needs.
 import torch._guards
