@@ -1,8 +1,8 @@
 """Every private name of PyTorch that this package needs, and every workaround that relies on one.
 
 No other module has one. Each says why it is needed and when it can go. This module has the names
-of the dispatcher, ``compiler`` those of the compilers, ``dtensor`` those of DTensor. None of them
-can go in a release up to 2.15, which are the supported ones.
+of the dispatcher, ``compiler`` those of the compilers, ``dtensor`` those of DTensor. That each
+is still needed was seen on PyTorch 2.13.
 """
 
 from __future__ import annotations

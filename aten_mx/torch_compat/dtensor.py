@@ -1,7 +1,7 @@
 """Private names of DTensor, imported only after DTensor itself.
 
 They can go when ``torch.distributed.tensor.experimental.register_sharding`` takes a rule that sees
-the whole schema of a call, uneven shards and strided ones (not up to 2.15).
+the whole schema of a call, uneven shards and strided ones.
 """
 
 from __future__ import annotations
