@@ -4,6 +4,8 @@
 :func:`quantize_mx` and :func:`dequantize_mx` are their documented front doors.
 """
 
+import aten_mx.once  # isort: skip
+
 # The order counts: schemas and fakes, then the composite (see schema.py), then the vmap rules.
 import aten_mx.schema  # isort: skip
 from aten_mx.dispatch import decomposition_table  # isort: skip

@@ -6,18 +6,19 @@ device of an output, in Python and C++ kernels alike; :mod:`aten_mx.testing` che
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from aten_mx import environment
 from aten_mx.meta import Call, TensorSpec
+from aten_mx.torch_compat import OpOverload, key_has_kernel, key_of_device
 
-ENABLED = os.environ.get("ATEN_MX_CHECK", "0") not in ("0", "")
+ENABLED = environment.read("CHECK", "0") != "0"
 
 
-def check_outputs(op: torch._ops.OpOverload, call: Call, self: Tensor, results: Any) -> None:
+def check_outputs(op: OpOverload, call: Call, self: Tensor, results: Any) -> None:
     """Raise where ``results`` of ``op`` aren't the outputs that ``call`` describes.
 
     Raises:
@@ -25,8 +26,8 @@ def check_outputs(op: torch._ops.OpOverload, call: Call, self: Tensor, results: 
     """
     specs = call.outputs
     outputs = results if isinstance(results, tuple) else (results,)
-    key = torch._C._dispatch_key_for_device(self.device.type)
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key):
+    key = key_of_device(self.device.type)
+    if not key_has_kernel(op.name(), key):
         key = "CompositeImplicitAutograd"
     prefix = f"{op.name().split('::')[1]}: the kernel for {key} returned"
     if len(outputs) != len(specs):

@@ -14,28 +14,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch.compiler.config
-from torch._guards import CompileContext
 
-from aten_mx.after_import import after_import
-from aten_mx.dispatch import key_has_kernel
 from aten_mx.overloads import OVERLOADS
+from aten_mx.torch_compat import BACKEND_KEYS, key_has_kernel
+from aten_mx.torch_compat import compiler as torch_compiler
 
 _TAG = "aten_mx:"
-BACKEND_KEYS = tuple(
-    sorted(
-        name
-        for name in torch._C.DispatchKey.__members__
-        if f"Autograd{name}" in torch._C.DispatchKey.__members__
-        and name not in ("Functionality", "Meta", "NestedTensor", "Other")
-    )
-)
-"""Dispatch keys under which a device's kernel can be registered."""
+_NEVER_TRACED = ("demo", "testing")  # folders of the package
 
 switches: set[str] = set()
 """Integrations that are on: the same call is then traced into other ops."""
@@ -43,12 +31,12 @@ switches: set[str] = set()
 
 @functools.cache
 def _source_digest() -> str:
-    # All modules but the demo's: whichever of them is traced, none can be forgotten.
+    # All other modules: whichever of them is traced, none can be forgotten.
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    folders = ("*.py", "backends/**/*.py", "integrations/*.py")
-    for source in sorted(path for folder in folders for path in package.glob(folder)):
-        digest.update(source.read_bytes())
+    for source in sorted(package.rglob("*.py")):
+        if source.relative_to(package).parts[0] not in _NEVER_TRACED:
+            digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -75,32 +63,11 @@ def tag_compile_caches() -> None:
 
 def forget_compiled() -> None:
     """No graph made under other registrations or switches may run; on disk the tag sees to it."""
-    for row in OVERLOADS:
-        row.handle._dispatch_cache.clear()
     # A device's built-in kernels are registered at its first use, which can be in the midst of a
     # compilation: that of the first graph for this device, so that there is nothing to forget.
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo and CompileContext.try_get() is None:
-        dynamo.reset()
-
-
-def _tag_when_compiling(callbacks: ModuleType) -> None:
-    # Not a registered callback: torch._dynamo.reset() forgets those.
-    handler = callbacks.callback_handler
-    run_start_callbacks = handler.run_start_callbacks
-
-    def tag_and_run(args: Any) -> None:
-        tag_compile_caches()
-        run_start_callbacks(args)
-
-    handler.run_start_callbacks = tag_and_run
-
-
-def _drop_from_table(decomposition: ModuleType) -> None:
-    for row in OVERLOADS:
-        decomposition.decompositions.pop(row.handle, None)
+    torch_compiler.forget_compiled([row.handle for row in OVERLOADS])
 
 
 tag_compile_caches()
-after_import("torch._dynamo.callback", _tag_when_compiling)
-after_import("torch._inductor.decomposition", _drop_from_table)
+torch_compiler.before_each_compilation(tag_compile_caches)
+torch_compiler.keep_out_of_inductors_table([row.handle for row in OVERLOADS])

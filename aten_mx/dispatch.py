@@ -19,15 +19,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.functional_tensor import FunctionalTensor, dispatch_functionalize
 
 from aten_mx import checking
 from aten_mx.meta import Call
 from aten_mx.overloads import NAMESPACE, OVERLOADS, Overload, overloads_of
 from aten_mx.schema import LIB
-
-_BACKEND_SELECT = torch._C.DispatchKey.BackendSelect
-_BELOW_BACKEND_SELECT = torch._C._dispatch_keyset_full_after(_BACKEND_SELECT)
+from aten_mx.torch_compat import (
+    BACKEND_SELECT,
+    BELOW_BACKEND_SELECT,
+    PYTHON,
+    FunctionalTensor,
+    OpOverload,
+    below_autograd,
+    dispatch_functionalize,
+    key_has_kernel,
+    key_of_device,
+    remove_library,
+)
 
 KEPT_WHOLE: set[type[Tensor]] = set()
 """Tensor subclasses that dispatch the ops themselves; the composite would hide the call from them.
@@ -37,14 +45,9 @@ which is above ``__torch_dispatch__``.
 """
 
 
-def key_has_kernel(overload: str, dispatch_key: str) -> bool:
-    """Whether an overload, such as ``aten_mx::quantize_mx.format``, has a kernel for a key."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(overload, dispatch_key)
-
-
 def device_has_kernel(overload: str, device: torch.device) -> bool:
     """Whether ``device`` has a kernel of its own for an overload, and not only the emulated one."""
-    return key_has_kernel(overload, torch._C._dispatch_key_for_device(device.type))
+    return key_has_kernel(overload, key_of_device(device.type))
 
 
 def inlined(row: Overload) -> Callable[..., Any]:
@@ -64,10 +67,10 @@ def _composite(row: Overload) -> Callable[..., Any]:
         forwards = row.to_base is not None and device_has_kernel(base.qualified_name, self.device)
         # BackendSelect is in the keys until it has run. The dispatcher takes a CompositeImplicit
         # kernel also in place of autograd's, which is above it, and so do tracers that inline.
-        unvalidated = keyset.has(_BACKEND_SELECT)
-        eager = unvalidated and not keyset.has(torch._C.DispatchKey.Python)
+        unvalidated = keyset.has(BACKEND_SELECT)
+        eager = unvalidated and not keyset.has(PYTHON)
         if type(self) in KEPT_WHOLE or (forwards and eager):
-            with torch._C._AutoDispatchBelowAutograd():
+            with below_autograd():
                 return row.handle(self, *args, **kwargs)
         if unvalidated:
             row.check(self, *args, **kwargs)
@@ -106,8 +109,8 @@ def _validating(row: Overload) -> Callable[..., Any]:
     def backend_select(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         check(*args, **kwargs)
         # The guard: a kernel written in differentiable ops must not record them.
-        with torch._C._AutoDispatchBelowAutograd():
-            results = op.redispatch(keyset & _BELOW_BACKEND_SELECT, *args, **kwargs)
+        with below_autograd():
+            results = op.redispatch(keyset & BELOW_BACKEND_SELECT, *args, **kwargs)
         if checking.ENABLED:
             checking.check_outputs(op, row.describe(*args, **kwargs), args[0], results)
         return results
@@ -135,7 +138,7 @@ def add_python_validation() -> None:
 def remove_python_validation() -> None:
     """Take it away, for a C++ library that validates in its place."""
     while _validation:
-        _validation.pop()._destroy()
+        remove_library(_validation.pop())
 
 
 def validates_in_python() -> bool:
@@ -146,7 +149,7 @@ def validates_in_python() -> bool:
 add_python_validation()
 
 
-def decomposition_table() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
     """The emulated kernels, for a caller who wants the ops inlined.
 
     Returns:

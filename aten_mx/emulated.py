@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch import bitwise_left_shift as shift_left
 from torch import bitwise_right_shift as shift_right
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from aten_mx.formats import (
     E8M0_BIAS,
@@ -25,6 +24,7 @@ from aten_mx.formats import (
 )
 from aten_mx.layout import SwizzleType, pack_nibbles, unpack_nibbles
 from aten_mx.meta import DequantizeCall, QuantizeCall, TensorSpec
+from aten_mx.torch_compat import FunctionalTensor
 from aten_mx.validation import describe_dequantize, describe_quantize
 
 _MAGNITUDE = 0x7FFFFFFF

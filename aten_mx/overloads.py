@@ -22,6 +22,7 @@ from torch import Tensor
 
 from aten_mx.emulated import emulate_dequantize, emulate_quantize
 from aten_mx.meta import Call, DequantizeCall, QuantizeCall, dequantize_call, quantize_call
+from aten_mx.torch_compat import OpOverload
 from aten_mx.validation import check_dequantize, check_quantize
 
 NAMESPACE = "aten_mx"
@@ -68,10 +69,10 @@ class Overload:
         return self.name + self.signature
 
     @cached_property
-    def handle(self) -> torch._ops.OpOverload:
+    def handle(self) -> OpOverload:
         """The overload in ``torch.ops``."""
         packet = getattr(getattr(torch.ops, NAMESPACE), self.op)
-        handle: torch._ops.OpOverload = getattr(packet, self.overload or "default")
+        handle: OpOverload = getattr(packet, self.overload or "default")
         return handle
 
     @cached_property

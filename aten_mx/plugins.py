@@ -7,37 +7,59 @@ which registers the package's kernels. ``ATEN_MX_AUTOLOAD=0`` turns this off.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+
+from aten_mx import environment, registry
 
 GROUP = "aten_mx.backends"
 
+_loaded: set[tuple[str, str]] = set()
+"""Names and values of the entry points that have been called.
+
+An import of the package that failed leaves this module imported, and a reload does. The next one
+must not register the kernels of healthy plugins again.
+"""
+
 
 def load_backends() -> None:
-    """Call every entry point of the group.
+    """Call every entry point of the group that has not been called.
+
+    What one registered before it failed is taken away again, so that it can be called once more
+    when the package is next imported.
 
     Raises:
         RuntimeError: one could not be loaded or failed; its name and package are in the text.
     """
-    if os.environ.get("ATEN_MX_AUTOLOAD", "1") == "0":
+    if environment.read("AUTOLOAD", "1") == "0":
         return
     for entry_point in entry_points(group=GROUP):
+        called = (entry_point.name, entry_point.value)
+        if called in _loaded:
+            continue
+        before = registry.registered()
         try:
-            module = sys.modules.get(entry_point.module)
-            if module is not None and getattr(module.__spec__, "_initializing", False):
-                raise ImportError(
-                    f"{entry_point.module} is being imported and imports aten_mx, which would call "
-                    f"{entry_point.attr} too early; import aten_mx inside that function"
-                )
-            entry_point.load()()
+            _call(entry_point)
         except Exception as error:
+            for handle in registry.registered()[len(before) :]:
+                handle.unregister()
             package = entry_point.dist.name if entry_point.dist else "unknown package"
             raise RuntimeError(
                 f"aten_mx: backend {entry_point.name} ({entry_point.value}, {package}) could not "
                 f"be loaded: {type(error).__name__}: {error}. ATEN_MX_AUTOLOAD=0 imports aten_mx "
                 "without such backends."
             ) from error
+        _loaded.add(called)
+
+
+def _call(entry_point: EntryPoint) -> None:
+    module = sys.modules.get(entry_point.module)
+    if module is not None and getattr(module.__spec__, "_initializing", False):
+        raise ImportError(
+            f"{entry_point.module} is being imported and imports aten_mx, which would call "
+            f"{entry_point.attr} too early; import aten_mx inside that function"
+        )
+    entry_point.load()()
 
 
 def import_backend(name: str) -> None:

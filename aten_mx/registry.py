@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from aten_mx import emulated
-from aten_mx.compiler import BACKEND_KEYS, forget_compiled
-from aten_mx.dispatch import key_has_kernel
+from aten_mx.compiler import forget_compiled
 from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
+from aten_mx.torch_compat import BACKEND_KEYS, key_has_kernel, registrations, remove_library
 
 NATIVE_SOURCE = "aten_mx/csrc/register.cpp"  # that binds the native CPU kernel
 _CAPABILITIES = {"AVX512": "AVX-512", "AVX2": "AVX2"}  # PyTorch's names and the instruction sets'
@@ -92,7 +92,7 @@ class KernelHandle:
         """
         if self._library is None:
             return
-        self._library._destroy()
+        remove_library(self._library)
         self._library = None
         _registered.remove(self)
         forget_compiled()
@@ -178,6 +178,11 @@ def register_kernel(
     return KernelHandle(op, dispatch_key, fn, supports)
 
 
+def registered() -> list[KernelHandle]:
+    """The handles of all kernels that are registered, in the order of their registration."""
+    return list(_registered)
+
+
 def kernels() -> list[KernelInfo]:
     """List the kernels that answer now, for every overload and dispatch key.
 
@@ -212,7 +217,7 @@ def _info(row: Overload, dispatch_key: str) -> KernelInfo:
             kernel, source = f"Python function {_name(handle.fn)}", _source(handle.fn)
             break
     else:
-        dump = torch._C._dispatch_dump(row.qualified_name)
+        dump = registrations(row.qualified_name)
         match = re.search(rf"^{dispatch_key}: registered at (.*?) ::", dump, re.MULTILINE)
         source = match[1] if match else ""
         kernel = _kind(source)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aten_mx.overloads import OVERLOADS, Overload
 from aten_mx.schema import LIB
+from aten_mx.torch_compat import OpOverload
 
 _OUT_DIM = 0
 
@@ -54,7 +55,7 @@ def _register(row: Overload) -> None:
 # ``vmap(grad(...))``. Without a rule PyTorch loops over the examples.
 
 
-def _register_bitcast(op: torch._ops.OpOverload) -> None:
+def _register_bitcast(op: OpOverload) -> None:
     def rule(
         info: Any, in_dims: Any, self: Tensor, dtype: torch.dtype, dim: int
     ) -> tuple[Tensor, int]:
@@ -64,7 +65,7 @@ def _register_bitcast(op: torch._ops.OpOverload) -> None:
     torch.library.register_vmap(op, rule, lib=LIB)
 
 
-def _register_swizzle(op: torch._ops.OpOverload) -> None:
+def _register_swizzle(op: OpOverload) -> None:
     def rule(info: Any, in_dims: Any, scale: Tensor, *sizes: int) -> tuple[Tensor, int]:
         # Of the last two dimensions; those before them are a batch already.
         return op(scale.movedim(in_dims[0], 0), *sizes), _OUT_DIM

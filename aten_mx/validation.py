@@ -23,6 +23,7 @@ from aten_mx.meta import (
     with_size,
 )
 from aten_mx.scaling import ScaleCalculationMode, unknown_mode_message
+from aten_mx.torch_compat import check_value
 
 REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SWIZZLE_BLOCK_SIZE = 32
@@ -248,10 +249,10 @@ def _names(dtypes: Sequence[torch.dtype] | dict[torch.dtype, ElementFormat]) -> 
 
 
 def _require(condition: bool | torch.SymBool, message: Callable[[], str]) -> None:
-    # A plain bool costs 0.1 us, torch._check_value 4 us or more; only a symbolic size needs the
+    # A plain bool costs 0.1 us, check_value 4 us or more; only a symbolic size needs the
     # latter, which turns the condition into a guard or a runtime assertion.
     if isinstance(condition, torch.SymBool):
-        torch._check_value(condition, message)
+        check_value(condition, message)
     elif not condition:
         _fail(ValueError, message())
 

@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 import torch
 
+from aten_mx import environment
+from aten_mx.backends.library import publish
+
 _PACKAGE = Path(__file__).parents[1]
 _ATEN = _PACKAGE / "csrc" / "aten" / "src"
 _NATIVE = _ATEN / "ATen" / "native"
@@ -77,7 +80,7 @@ def _units() -> list[_Unit]:
 
 def _flags() -> list[str]:
     abi = int(torch.compiled_with_cxx11_abi())
-    extra = os.environ.get("ATEN_MX_CXXFLAGS", "").split()  # the fuzzer's sanitizers
+    extra = environment.read("CXXFLAGS").split()  # the fuzzer's sanitizers
     return [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *_DEFINITIONS, *extra]
 
 
@@ -115,7 +118,7 @@ def compile_library(compiler: str, target: Path, report: Callable[[str], None]) 
         # No rpath: torch is loaded before the library is.
         link = (f"-L{Path(torch.__file__).parent / 'lib'}", *_LIBRARIES)
         _run([compiler, *_flags(), "-shared", *map(str, objects), "-o", str(library), *link])
-        library.replace(target)
+        publish(library, target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
 
 

@@ -1,8 +1,8 @@
 """Builds, caches and loads the native CPU kernel.
 
-The C++ is that of ``native_functions_patch/``, the proposal to PyTorch core, and
-``aten_mx/csrc/register.cpp``, which binds it to the ops. ``python -m aten_mx build`` compiles it
-for the installed torch; importing the package loads a build that is there, and compiles nothing.
+The C++ is in ``aten_mx/csrc``, which the proposal to PyTorch core takes it from.
+``python -m aten_mx build`` compiles it for the installed torch; importing the package loads a build
+that is there, once it is verified, and compiles nothing.
 
 ``ATEN_MX_CPU`` is ``auto`` (the default: without a build the emulated kernel answers), ``off``, or
 ``require`` (without a build the import fails).
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from aten_mx import checking, dispatch
+from aten_mx import checking, dispatch, environment
 from aten_mx.backends.build import compile_library, compiler_command, key
+from aten_mx.backends.library import make_private_folder, verify
 
 BUILD_HINT = "python -m aten_mx build"
 SETTINGS = ("auto", "off", "require")
@@ -30,14 +30,15 @@ def library_path() -> Path:
 
     Returns:
         A path in ``$ATEN_MX_CACHE_DIR``, or else ``aten_mx`` in the user's cache directory.
+
+    Raises:
+        FileNotFoundError: there is no folder for it: the user has no home.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(os.environ.get("ATEN_MX_CACHE_DIR") or Path(home) / "aten_mx")
-    return cache / f"torch-{torch.__version__}-{key()}" / "libaten_mx_cpu.so"
+    return environment.cache_folder() / f"torch-{torch.__version__}-{key()}" / "libaten_mx_cpu.so"
 
 
 def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path:
-    """Compile the kernel for the installed torch, unless that has been done.
+    """Compile the kernel for the installed torch, unless a build is there that can be loaded.
 
     Two processes may build at once: the second waits for the first and takes its library, which is
     moved into its place in one step.
@@ -51,19 +52,30 @@ def build(report: Callable[[str], None] = print, *, force: bool = False) -> Path
 
     Raises:
         BuildError: no compiler, a machine that the sources don't cover, or a compiler's error.
+        OSError: the cache cannot be written, or belongs to someone else.
     """
+    target = library_path()
+    if not force and _is_built(target, report):  # also in a cache that cannot be written
+        return target
     compiler = compiler_command()
     import fcntl  # not on Windows, which ends above
 
-    target = library_path()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(target.parent)
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.exists() and not force:
-            report(f"already built: {target}")
-        else:
+        if force or not _is_built(target, report):
             compile_library(compiler, target, report)
+    verify(target)
     return target
+
+
+def _is_built(library: Path, report: Callable[[str], None]) -> bool:
+    try:
+        verify(library)
+    except OSError:
+        return False
+    report(f"already built: {library}")
+    return True
 
 
 @functools.cache
@@ -72,11 +84,13 @@ def load() -> None:
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it doesn't load.
+        OSError: it is damaged, someone else can write it, or it doesn't load.
     """
     path = library_path()
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not there; build it: {BUILD_HINT}")
+    try:
+        verify(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} is not there; build it: {BUILD_HINT}") from error
     # Its validation at BackendSelect takes the place of Python's. That goes away first: PyTorch
     # warns about a kernel registered over another one.
     dispatch.remove_python_validation()
@@ -99,9 +113,7 @@ def load_as_configured() -> bool:
         ValueError: ``ATEN_MX_CPU`` has another value than the three.
         FileNotFoundError, OSError: it is ``require``, and there is no build or none that loads.
     """
-    setting = os.environ.get("ATEN_MX_CPU", "auto")
-    if setting not in SETTINGS:
-        raise ValueError(f"ATEN_MX_CPU must be one of {', '.join(SETTINGS)}, got {setting}")
+    setting = environment.read("CPU", "auto", SETTINGS)
     if setting == "off":
         return False
     try:
@@ -109,8 +121,13 @@ def load_as_configured() -> bool:
     except OSError as error:
         if setting == "require":
             raise
-        logging.getLogger("aten_mx").info(
-            "the emulated kernel answers on CPU; for the native one: %s (%s)", BUILD_HINT, error
+        # No build is usual. One that cannot be loaded is a fault that the user should see.
+        level = logging.INFO if isinstance(error, FileNotFoundError) else logging.WARNING
+        logging.getLogger("aten_mx").log(
+            level,
+            "the emulated kernel answers on CPU; for the native one: %s (%s)",
+            BUILD_HINT,
+            error,
         )
         return False
     return True

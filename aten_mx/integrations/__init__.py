@@ -9,4 +9,8 @@ def _tell_dtensor(_: ModuleType) -> None:
     import aten_mx.integrations.dtensor  # noqa: F401  # registers its rules
 
 
-after_import("torch.distributed.tensor", _tell_dtensor)
+after_import(
+    "torch.distributed.tensor",
+    _tell_dtensor,
+    otherwise="DTensor has no sharding rules for the operators, so call them on local tensors",
+)

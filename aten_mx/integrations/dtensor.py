@@ -27,13 +27,19 @@ from typing import Any, TypeGuard
 
 import torch
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
-from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from aten_mx.dispatch import KEPT_WHOLE
 from aten_mx.layout import TILE_ROWS, ceil_div
 from aten_mx.overloads import OVERLOADS
+from aten_mx.torch_compat.dtensor import (
+    DTensorSpec,
+    OpSchema,
+    OpSpec,
+    OpStrategy,
+    StridedShard,
+    count_results,
+    register_rule,
+)
 
 _NEVER = 0  # in place of a unit: a dimension that must not be sharded
 
@@ -89,13 +95,13 @@ def _strategy(schema: OpSchema, shape: Sequence[Any], units: list[int]) -> OpStr
         DTensorSpec(mesh, placements, tensor_meta=argument.tensor_meta)
         for argument in schema.args_strategy
     ]
-    outputs = tuple(DTensorSpec(mesh, placements) for _ in schema.op._schema.returns)
+    outputs = tuple(DTensorSpec(mesh, placements) for _ in range(count_results(schema)))
     output_specs = outputs[0] if len(outputs) == 1 else outputs
     return OpStrategy([OpSpec(output_specs=output_specs, input_specs=inputs)])
 
 
-def _is_shard(placement: Placement) -> TypeGuard[Shard | _StridedShard]:
-    return isinstance(placement, (Shard, _StridedShard))
+def _is_shard(placement: Placement) -> TypeGuard[Shard | StridedShard]:
+    return isinstance(placement, (Shard, StridedShard))
 
 
 def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> bool:
@@ -108,7 +114,7 @@ def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> boo
             continue
         if unit == _NEVER:
             return False
-        if isinstance(placement, _StridedShard):
+        if isinstance(placement, StridedShard):
             # Pieces from several places (FSDP over tensor parallelism): even cuts only.
             pieces = shards * placement.split_factor
             if any(size % (pieces * unit) != 0 for size in sizes):
@@ -129,13 +135,10 @@ _RULES = {"quantize_mx": _quantize, "dequantize_mx": _dequantize}  # a new opera
 
 
 def _register() -> None:
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    # Decisions are cached by all arguments after the tensors.
     for row in OVERLOADS:
-        info = RuntimeSchemaInfo(static_argnum=row.tensors, static_kwargkey=row.keywords)
-        propagator.register_op_strategy(row.handle, _RULES[row.op], info)
-    info = RuntimeSchemaInfo(static_argnum=1)
-    propagator.register_op_strategy(torch.ops.aten_mx._bitcast.default, _bitcast, info)
+        rule = _RULES[row.op]
+        register_rule(row.handle, rule, first_static=row.tensors, static_keywords=row.keywords)
+    register_rule(torch.ops.aten_mx._bitcast.default, _bitcast, first_static=1)
     KEPT_WHOLE.add(DTensor)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-import torch._dynamo
 
 from aten_mx.overloads import OPS, OVERLOADS
 from aten_mx.registry import kernels
 from aten_mx.testing import checks, graph_checks
 from aten_mx.testing.checks import Cases, Target
 from aten_mx.testing.report import Report, Result
+from aten_mx.torch_compat import key_of_device
+from aten_mx.torch_compat.compiler import has_compile_backend
 
 __all__ = ["CHECKS", "Report", "Result", "answering_kernels", "check_kernel"]
 
@@ -87,10 +88,8 @@ def check_kernel(
         raise RuntimeError(f"check_kernel: no device {device} here: {error}") from error
     if compile_backend is None:
         compile_backend = "inductor" if device.type in _INDUCTOR_DEVICES else "aot_eager"
-    try:
-        torch._dynamo.lookup_backend(compile_backend)
-    except torch._dynamo.exc.InvalidBackend as error:
-        raise ValueError(f"check_kernel: no compile backend {compile_backend}") from error
+    if not has_compile_backend(compile_backend):
+        raise ValueError(f"check_kernel: no compile backend {compile_backend}")
     target = Target(device, ops, compile_backend)
     report = Report(str(device), answering_kernels(device))
     for check in checks:
@@ -123,7 +122,7 @@ def answering_kernels(device: torch.device | str) -> dict[str, str]:
         RuntimeError: PyTorch has no device type of that name.
     """
     rows = {(row.op, row.dispatch_key): row.kernel for row in kernels()}
-    key = torch._C._dispatch_key_for_device(torch.device(device).type)
+    key = key_of_device(torch.device(device).type)
     answers = {}
     for overload in (row.name for row in OVERLOADS):
         own = key if (overload, key) in rows else "CompositeImplicitAutograd"

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aten_mx import emulated
 from aten_mx.formats import FORMATS
 from aten_mx.scaling import ScaleCalculationMode
 from aten_mx.testing import compare, inputs
 from aten_mx.testing.checks import DEQUANTIZE, QUANTIZE, Cases, Target, golden, maxima
+from aten_mx.torch_compat import FakeTensorMode
 
 E4M3 = torch.float8_e4m3fn
 _NO_MODE = len(ScaleCalculationMode)
@@ -177,7 +177,7 @@ def compiled(target: Target) -> Cases:
 
 
 def _compiled_case(target: Target, call: Callable[..., Any], tensors: tuple[Tensor, ...]) -> str:
-    torch._dynamo.reset()  # each case is a first compile, and not the ninth of one function
+    torch.compiler.reset()  # each case is a first compile, and not the ninth of one function
 
     def function(*args: Tensor) -> Any:
         return call(*args)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from aten_mx import environment
 from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
-from aten_mx.dispatch import key_has_kernel
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
 from aten_mx.overloads import overloads_of
 from aten_mx.registry import register_kernel
+from aten_mx.torch_compat import at_first_use, key_has_kernel
 from aten_mx.validation import describe_dequantize, describe_quantize
 
 if TYPE_CHECKING:
@@ -38,14 +39,11 @@ def register_at_first_use() -> None:
     Raises:
         ValueError: ``ATEN_MX_TRITON`` has another value than the two.
     """
-    setting = os.environ.get("ATEN_MX_TRITON", "auto")
-    if setting not in SETTINGS:
-        raise ValueError(f"ATEN_MX_TRITON must be one of {', '.join(SETTINGS)}, got {setting}")
-    if setting == "off":
+    if environment.read("TRITON", "auto", SETTINGS) == "off":
         return
     for key, module in DEVICES.items():
         # Runs when PyTorch sets the device up, or now if that is done. It mustn't raise.
-        module._lazy_call(functools.partial(register, key))
+        at_first_use(module, functools.partial(register, key))
 
 
 def register(key: str) -> bool:
