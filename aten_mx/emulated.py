@@ -34,13 +34,6 @@ _MAX_FINITE = _EXPONENT - 1
 _QUIET_NAN = 0x7FC00000
 # Inductor's C++ code generator (2.13) has no name for these: only an opaque op can make them.
 _OPAQUE_DTYPES = (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
-_FLOAT16_MANTISSA_BITS = 10
-_FLOAT16_BIAS = 15
-_FLOAT16_MAGNITUDE = 0x7FFF
-_FLOAT16_INF = 0x7C00
-_FLOAT16_QUIET_NAN = 0x7E00
-_FLOAT16_MIN_NORMAL = (FLOAT32_BIAS + 1 - _FLOAT16_BIAS) << FLOAT32_MANTISSA_BITS  # float32 bits
-_HALF = (FLOAT32_BIAS - 1) << FLOAT32_MANTISSA_BITS  # float32 bits of 0.5
 _SUBNORMAL_EXPONENT = 149  # a float32 subnormal is its bits, read as an integer, times 2^-149
 
 
@@ -71,12 +64,12 @@ def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     """The outputs that ``call`` describes, of either overload."""
     fmt, block_size = call.fmt, call.block_size
     # detach: autograd falls through this op, so that the inner ops would record.
-    values = self.detach().resolve_neg().movedim(call.dim, -1)
+    values = _as_rounded(self.detach().resolve_neg()).movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
     compiled = type(values) is FunctionalTensor
     # A compiler fuses this, and a reduction without bit views is twice as fast in Inductor's C++.
-    absolute = values.abs() if compiled and values.dtype is torch.float32 else None
-    bits = _float32_bits(values)
+    absolute = values.to(torch.float32).abs() if compiled else None
+    bits = values.to(torch.float32, copy=True).view(torch.int32)
     negative = bits < 0
     magnitude = bits.bitwise_and_(_MAGNITUDE)
 
@@ -103,30 +96,15 @@ def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     )
 
 
-def _float32_bits(values: Tensor) -> Tensor:
-    """New memory with the float32 bits of ``values``, each read exactly.
+def _as_rounded(values: Tensor) -> Tensor:
+    """``values``, such that a compiler cannot leave out their rounding to 16 bits.
 
-    Numbers of 16 bits are read by their bits. A compiler that fuses this with the operation before
-    it would otherwise leave out that operation's rounding to 16 bits (PyTorch 2.13's Inductor).
+    Where it fuses two operations on 16-bit floats, Inductor (2.13) passes the float32 result on.
+    The dtype views ask for the 16 bits themselves; in eager mode they cost nothing.
     """
-    if values.dtype is torch.float32:
-        return values.clone().view(torch.int32)
-    bits = values.view(torch.int16).to(torch.int32)
-    if values.dtype is torch.bfloat16:
-        return bits.bitwise_left_shift_(16)
-    return _widen_float16(bits)
-
-
-def _widen_float16(half: Tensor) -> Tensor:
-    """Float32 bits of the float16 numbers with bits ``half`` (sign-extended int32)."""
-    magnitude = half & _FLOAT16_MAGNITUDE
-    is_special = magnitude >= _FLOAT16_INF
-    bits = magnitude.bitwise_left_shift_(FLOAT32_MANTISSA_BITS - _FLOAT16_MANTISSA_BITS)
-    rebias = (FLOAT32_BIAS - _FLOAT16_BIAS) << FLOAT32_MANTISSA_BITS
-    bits.add_(rebias)
-    _mend_subnormals(bits.view(torch.float32), 2.0 ** (1 - _FLOAT16_BIAS))
-    bits.add_(is_special, alpha=rebias)  # Inf and NaN: the highest exponent field of both
-    return bits.bitwise_or_(half.bitwise_and_(-_MAGNITUDE - 1))
+    if values.dtype.itemsize != 2:
+        return values
+    return values.view(torch.int16).view(values.dtype)
 
 
 def _as_loop(scale_byte: Tensor, magnitude: Tensor) -> Tensor:
@@ -167,7 +145,7 @@ def _scale_byte(magnitude: Tensor, absolute: Tensor | None, call: QuantizeCall) 
     """
     if call.fmt.emax == 0:
         # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
-        amax = magnitude.amax(-1)
+        amax = _block_maximum(magnitude)
         # float32(integer) is exact below 2^24: it normalises, below the least exponent field too.
         subnormal = amax.to(torch.float32).view(torch.int32) - (
             _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
@@ -178,11 +156,18 @@ def _scale_byte(magnitude: Tensor, absolute: Tensor | None, call: QuantizeCall) 
         # any sign and payload. Flush-to-zero can change no other maximum than a subnormal one,
         # whose scale byte is 0 all the same.
         absolute = magnitude.view(torch.float32) if absolute is None else absolute
-        amax = absolute.amax(-1).view(torch.int32) & _MAGNITUDE
+        amax = _block_maximum(absolute).view(torch.int32) & _MAGNITUDE
         finite = amax.clamp_max(_MAX_FINITE)
     exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
     byte = (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
     return torch.where(amax > _MAX_FINITE, E8M0_NAN, byte)
+
+
+def _block_maximum(blocks: Tensor) -> Tensor:
+    """``blocks.amax(-1)``, which PyTorch refuses for more than 64 dimensions."""
+    if blocks.dim() <= 64:
+        return blocks.amax(-1)
+    return blocks.flatten(0, -2).amax(-1).unflatten(0, blocks.shape[:-1])
 
 
 def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
@@ -305,32 +290,9 @@ def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
 
 
 def _round_to(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The float32 numbers with these bits, rounded once to ``dtype``.
-
-    In integers and not by ``.to()``: a compiler that fuses this with the operation after it would
-    leave the rounding out (PyTorch 2.13's Inductor), and hardware converts may flush subnormals
-    (Intel: VCVTNEPS2BF16).
-    """
-    if dtype is torch.float32:
-        return bits.view(torch.float32)
-    rounded = _round_to_bfloat16(bits) if dtype is torch.bfloat16 else _round_to_float16(bits)
-    return rounded.to(torch.int16).view(dtype)
-
-
-def _round_to_bfloat16(bits: Tensor) -> Tensor:
-    tie = shift_right(bits, 16) & 1
-    return shift_right(bits + 0x7FFF + tie, 16)
-
-
-def _round_to_float16(bits: Tensor) -> Tensor:
-    magnitude = bits & _MAGNITUDE
-    # Adding 0.5, whose last bit is a float16 subnormal's, rounds to a multiple of that.
-    small = (magnitude.view(torch.float32) + 0.5).view(torch.int32) - _HALF
-    dropped_bits = FLOAT32_MANTISSA_BITS - _FLOAT16_MANTISSA_BITS
-    tie = shift_right(magnitude, dropped_bits) & 1
-    half = tie.add_(magnitude).add_((1 << (dropped_bits - 1)) - 1)
-    half.bitwise_right_shift_(dropped_bits)
-    half.sub_((FLOAT32_BIAS - _FLOAT16_BIAS) << _FLOAT16_MANTISSA_BITS).clamp_max_(_FLOAT16_INF)
-    half = torch.where(magnitude < _FLOAT16_MIN_NORMAL, small, half)
-    half.masked_fill_(magnitude > _EXPONENT, _FLOAT16_QUIET_NAN)
-    return half.bitwise_or_(shift_right(bits, 16).bitwise_and_(_FLOAT16_MAGNITUDE + 1))
+    """The float32 numbers with these bits, rounded once to ``dtype``."""
+    if dtype is torch.bfloat16:
+        # Not .to(): hardware converts flush subnormals (Intel: VCVTNEPS2BF16).
+        tie = shift_right(bits, 16) & 1
+        return shift_right(bits + 0x7FFF + tie, 16).to(torch.int16).view(torch.bfloat16)
+    return _as_rounded(bits.view(torch.float32).to(dtype))
