@@ -34,6 +34,8 @@ _MAX_FINITE = _EXPONENT - 1
 _QUIET_NAN = 0x7FC00000
 # Inductor's C++ code generator (2.13) has no name for these: only an opaque op can make them.
 _OPAQUE_DTYPES = (torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
+_BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+_NAN_BITS = {torch.float32: _QUIET_NAN, torch.bfloat16: 0x7FC0, torch.float16: 0x7E00}
 _SUBNORMAL_EXPONENT = 149  # a float32 subnormal is its bits, read as an integer, times 2^-149
 
 
@@ -67,11 +69,15 @@ def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     values = self.detach().resolve_neg().movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
     compiled = type(values) is FunctionalTensor
-    # A compiler fuses this, and a reduction without bit views is twice as fast in Inductor's C++.
-    absolute = values.to(torch.float32).abs() if compiled else None
-    bits = values.to(torch.float32, copy=True).view(torch.int32)
+    # By their bits: Inductor (2.13) leaves out the rounding to 16 bits between two operations on
+    # 16-bit floats that it fuses, and passes the float32 result on.
+    bits = values.view(_BITS[values.dtype])
     negative = bits < 0
-    magnitude = bits.bitwise_and_(_MAGNITUDE)
+    absolute = (bits & torch.iinfo(bits.dtype).max).view(values.dtype).to(torch.float32)
+    magnitude = absolute.view(torch.int32)
+    if compiled and values.dtype is torch.float32:
+        # A compiler fuses this, and Inductor's C++ reduces without bit views twice as fast.
+        absolute = values.abs()
 
     scale_byte = _scale_byte(magnitude, absolute, call)
     scale = scale_byte.to(torch.uint8)
@@ -127,14 +133,14 @@ def _in_layout(moved: Tensor, dim: int) -> Tensor:
     return moved.clone(memory_format=torch.contiguous_format).movedim(-1, dim)
 
 
-def _scale_byte(magnitude: Tensor, absolute: Tensor | None, call: QuantizeCall) -> Tensor:
+def _scale_byte(magnitude: Tensor, absolute: Tensor, call: QuantizeCall) -> Tensor:
     """Scale bytes, as int32, of blocks with the sign-cleared float32 bits ``magnitude``.
 
-    ``absolute`` has the same numbers as floats, where those need not be a view of the bits.
+    ``absolute`` has the same numbers as floats.
     """
     if call.fmt.emax == 0:
         # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
-        amax = magnitude.amax(-1)
+        amax = _block_maximum(magnitude)
         # float32(integer) is exact below 2^24: it normalises, below the least exponent field too.
         subnormal = amax.to(torch.float32).view(torch.int32) - (
             _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
@@ -144,12 +150,18 @@ def _scale_byte(magnitude: Tensor, absolute: Tensor | None, call: QuantizeCall) 
         # As floats, because Inductor's C++ reduces integers 12 times slower. NaN propagates, with
         # any sign and payload. Flush-to-zero can change no other maximum than a subnormal one,
         # whose scale byte is 0 all the same.
-        absolute = magnitude.view(torch.float32) if absolute is None else absolute
-        amax = absolute.amax(-1).view(torch.int32) & _MAGNITUDE
+        amax = _block_maximum(absolute).view(torch.int32) & _MAGNITUDE
         finite = amax.clamp_max(_MAX_FINITE)
     exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
     byte = (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
     return torch.where(amax > _MAX_FINITE, E8M0_NAN, byte)
+
+
+def _block_maximum(blocks: Tensor) -> Tensor:
+    """``blocks.amax(-1)``, which PyTorch refuses for more than 64 dimensions."""
+    if blocks.dim() <= 64:
+        return blocks.amax(-1)
+    return blocks.flatten(0, -2).amax(-1).unflatten(0, blocks.shape[:-1])
 
 
 def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
@@ -227,16 +239,21 @@ def emulate_dequantize(self: Tensor, scale: Tensor, call: DequantizeCall) -> Ten
     blocks = codes.shape[-1] // block_size
     if call.swizzle_type == SwizzleType.SWIZZLE_32_4_4:
         scale_bytes = torch.ops.aten_mx._unswizzle(scale_bytes, codes.shape[-2], blocks)
-    bits = _decode(
-        codes.unflatten(-1, (blocks, block_size)).to(torch.int32),
-        scale_bytes.unsqueeze(-1).to(torch.int32),
-        fmt,
+    scale_bytes = scale_bytes.unsqueeze(-1).to(torch.int32)
+    bits = _decode(codes.unflatten(-1, (blocks, block_size)).to(torch.int32), scale_bytes, fmt)
+    # On the rounded bits: Inductor (2.13) would leave the rounding to float16 out, and pass the
+    # float32 number on to what it fuses with this, were it not for an operation on the bits.
+    rounded = _round_to(bits, call.dtype).masked_fill_(
+        scale_bytes == E8M0_NAN, _NAN_BITS[call.dtype]
     )
-    return _in_layout(_round_to(bits, call.output.dtype).flatten(-2), dim)
+    return _in_layout(rounded.view(call.dtype).flatten(-2), dim)
 
 
 def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
-    """Float32 bits of ``value(codes) * 2^(scale - 127)``; ``codes`` (int32) are overwritten."""
+    """Float32 bits of ``value(codes) * 2^(scale - 127)``, whatever byte 0xFF means.
+
+    ``codes`` (int32) are overwritten.
+    """
     if fmt.twos_complement:
         negative = codes < 0
         magnitude = codes.abs_()
@@ -268,13 +285,15 @@ def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     bits.add_(negative, alpha=-_MAGNITUDE - 1)
     if is_nan is not None:
         bits.masked_fill_(is_nan, _QUIET_NAN)
-    return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN)
+    return bits
 
 
 def _round_to(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The float32 numbers with these bits, rounded once to ``dtype``."""
+    """Bits of the float32 numbers with these bits, rounded once to ``dtype``."""
+    if dtype is torch.float32:
+        return bits
     if dtype is torch.bfloat16:
         # Not .to(): hardware converts flush subnormals (Intel: VCVTNEPS2BF16).
         tie = shift_right(bits, 16) & 1
-        return shift_right(bits + 0x7FFF + tie, 16).to(torch.int16).view(torch.bfloat16)
-    return bits.view(torch.float32).to(dtype)
+        return shift_right(bits + 0x7FFF + tie, 16).to(torch.int16)
+    return bits.view(torch.float32).to(dtype).view(torch.int16)
