@@ -13,7 +13,7 @@ help:
 	@echo "make test         run the tests, warnings as errors"
 	@echo "make test-slow    run the exhaustive ones that make test leaves out"
 	@echo "make test-matrix  make test with each of torch $(MATRIX)"
-	@echo "make lint         ruff, mypy --strict"
+	@echo "make lint         ruff, mypy --strict, clang-format"
 	@echo "make bench        time the emulated kernel against TorchAO and copy_"
 	@echo "make bench-cpu    time the native CPU kernel against copy_ and the peers; BENCH=options"
 	@echo "make rfc          measure accuracy and dispatch, write tables and figures into the proposal"
@@ -59,6 +59,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	find aten_mx/csrc native_functions_patch -name '*.h' -o -name '*.cpp' | xargs $(BIN)/clang-format --dry-run --Werror
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/bench_composite.py --check

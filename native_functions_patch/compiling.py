@@ -8,51 +8,30 @@ registration generated from the yaml stands in for the one that core's build com
 from __future__ import annotations
 
 import os
-import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from aten_mx.backends.build import compiler
+from aten_mx.backends.recipe import DEFINITIONS, FLAGS, LIBRARIES, Unit, units
 from native_functions_patch.codegen import NAMES, NATIVE
-from native_functions_patch.tree import NEW_FOLDERS
-
-# The flags of core's build for its copies of native/cpu.
-_CAPABILITIES = {
-    "DEFAULT": (),
-    "AVX2": ("-DCPU_CAPABILITY_AVX2", "-mavx2", "-mfma", "-mf16c"),
-    "AVX512": (
-        *("-DCPU_CAPABILITY_AVX512", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"),
-        *("-mavx2", "-mfma", "-mf16c"),
-    ),
-}
-_X86 = ("x86_64", "AMD64")
+from native_functions_patch.manifest import CSRC, new_files
 
 
 class CompileError(Exception):
     """The compiler refused a file, or a function that the yaml names isn't defined."""
 
 
-def compiler() -> str | None:
-    """The C++ compiler, as ``CXX`` names it."""
-    return shutil.which(os.environ.get("CXX", "g++"))
-
-
-def compile_sources(tree: Path, torch_root: Path) -> list[Path]:
-    """Object files of every ``.cpp`` of the patch and of the operators' generated entry points."""
-    sources = sorted(NEW_FOLDERS["aten"].rglob("*.cpp"))
+def compile_sources(tree: Path, torch_root: Path, last: int) -> list[Path]:
+    """Object files of the C++ of reviews 1 to ``last`` and of the operators' entry points."""
+    sources = [file.source for file in new_files(last) if file.source.suffix == ".cpp"]
     if not sources:
-        raise CompileError("the patch has no .cpp file below aten_mx/csrc/aten")
-    jobs = [
-        (source, name)
-        for source in sources
-        for name in (_capabilities() if source.parent.name == "cpu" else [""])
-    ]
+        raise CompileError(f"the patch has no .cpp file below {CSRC}")
     entries = tree / "generated" / "operators.cpp"
     entries.write_text(_operators(tree))
-    return _compile_all(tree, torch_root, [*jobs, (entries, "")])
+    return _compile_all(tree, torch_root, [*units(sources), Unit(entries.stem, entries)])
 
 
 def link(tree: Path, torch_root: Path, objects: Sequence[Path]) -> tuple[Path, list[str]]:
@@ -65,45 +44,32 @@ def link(tree: Path, torch_root: Path, objects: Sequence[Path]) -> tuple[Path, l
     text, missing = _registration(tree, _defined(objects))
     registration = tree / "generated" / "registration.cpp"
     registration.write_text(text)
-    objects = [*objects, *_compile_all(tree, torch_root, [(registration, "")])]
+    objects = [*objects, *_compile_all(tree, torch_root, [Unit(registration.stem, registration)])]
     library = tree / "generated" / "libquantize_mx.so"
     libraries = torch_root / "lib"
     _run(
         [
-            *(compiler() or "g++", "-shared", "-fopenmp", "-o", str(library)),
-            *map(str, objects),
-            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-ltorch_cpu", "-lc10"),
+            *(*compiler(), "-shared", "-fopenmp", *map(str, objects), "-o", str(library)),
+            *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", *LIBRARIES),
             "-Wl,--no-undefined",
         ]
     )
     return library, missing
 
 
-def _capabilities() -> list[str]:
-    return list(_CAPABILITIES) if platform.machine() in _X86 else ["DEFAULT"]
-
-
-def _compile_all(tree: Path, torch_root: Path, jobs: list[tuple[Path, str]]) -> list[Path]:
+def _compile_all(tree: Path, torch_root: Path, jobs: list[Unit]) -> list[Path]:
+    include = torch_root / "include"
     flags = [
-        *("-c", "-O3", "-std=c++20", "-fPIC", "-fopenmp", "-fvisibility-inlines-hidden"),
-        # As core compiles its copies of native/cpu: no contraction, whose result depends on FMA.
-        *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-        *("-DAT_PER_OPERATOR_HEADERS", "-DAT_PARALLEL_OPENMP=1"),
-        f"-I{NEW_FOLDERS['aten'] / 'src'}",
-        f"-I{tree / 'generated'}",
-        *("-isystem", str(torch_root / "include")),
-        *("-isystem", str(torch_root / "include/torch/csrc/api/include")),
+        *(*FLAGS, *DEFINITIONS),
+        f"-I{CSRC / 'aten' / 'src'}",
+        *("-isystem", str(tree / "generated")),  # before the wheel's, which lack our operators
+        *("-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")),
     ]
-    if platform.machine() in _X86:
-        flags += ["-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION"]
+    command = compiler()
 
-    def compile_one(job: tuple[Path, str]) -> Path:
-        source, capability = job
-        target = tree / "generated" / f"{source.stem}.{capability or 'cpp'}.o"
-        extra = list(_CAPABILITIES.get(capability, ()))
-        if capability:
-            extra.append(f"-DCPU_CAPABILITY={capability}")
-        _run([compiler() or "g++", *flags, *extra, str(source), "-o", str(target)])
+    def compile_one(unit: Unit) -> Path:
+        target = tree / "generated" / f"{unit.name}.o"
+        _run([*command, *flags, *unit.flags, "-c", str(unit.source), "-o", str(target)])
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

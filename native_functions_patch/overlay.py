@@ -5,9 +5,8 @@ A directory of links to the wheel's files, but for the ones that the patch chang
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-
-from native_functions_patch.tree import changed_paths, new_files, patch_files
 
 # They set docstrings on functions, and override ops, that the wheel's extension module lacks.
 _NEEDS_BINDINGS = (
@@ -17,15 +16,16 @@ _NEEDS_BINDINGS = (
 )
 
 
-def make_overlay(site_packages: Path, tree: Path) -> Path:
+def make_overlay(site_packages: Path, tree: Path, changed: Iterable[str]) -> Path:
     """Lay out ``torch`` below ``tree/overlay``.
+
+    Args:
+        changed: the paths that the patch changed or added in ``tree``.
 
     Returns:
         The directory to put on ``PYTHONPATH``.
     """
     overlay = tree / "overlay"
-    changed = {path for patch in patch_files(tree) for path in changed_paths(patch)}
-    changed |= set(new_files())
     ours = [
         path
         for path in changed

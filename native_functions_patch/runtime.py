@@ -2,7 +2,7 @@
 
 Run as a process of its own, because a library that defines operators cannot be unloaded::
 
-    python -m native_functions_patch.runtime LIBRARY TREE
+    python -m native_functions_patch.runtime LIBRARY TREE LAST_REVIEW
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def check_core_tests(tree: Path) -> str:
     """The patch's test file, in core's form."""
     import unittest
 
-    path = tree / "test/quantization/test_quantize_mx.py"
+    path = tree / "test/quantization/core/test_quantize_mx.py"
     spec = importlib.util.spec_from_file_location("test_quantize_mx", path)
     assert spec is not None
     assert spec.loader is not None
@@ -128,7 +128,7 @@ def check_core_tests(tree: Path) -> str:
     return f"{result.testsRun} tests"
 
 
-def main(library: str, tree: str) -> int:
+def main(library: str, tree: str, last: str) -> int:
     """Load the library, run all checks, and return the exit code."""
     torch.ops.load_library(library)
     python.bind()
@@ -146,7 +146,8 @@ def main(library: str, tree: str) -> int:
     report.step("overrides", python.check_overrides)
     report.step("documentation", lambda: python.check_docs(Path(tree)))
     report.step("DTensor", python.check_dtensor)
-    report.step("Inductor", python.check_inductor)
+    report.step("Inductor", lambda: python.check_inductor(has_kernel=int(last) >= 2))
+    report.step("AOTInductor", lambda: python.check_aot_inductor(Path(tree)))
     return int(report.failed)
 
 

@@ -11,16 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-PATCH_ROOT = Path(__file__).parent
-PATCHES = PATCH_ROOT / "patches"
-# Diffs of files that no wheel carries: for a checkout only.
-CHECKOUT_PATCHES = PATCHES / "checkout"
-# Folders of new files: where they belong in core, and where they stand here.
-NEW_FOLDERS = {
-    "aten": PATCH_ROOT.parent / "aten_mx" / "csrc" / "aten",
-    "test": PATCH_ROOT / "test",
-    "torch": PATCH_ROOT / "torch",
-}
+from native_functions_patch.manifest import ALL, diffs, new_files
 
 # Path in a checkout to path in a wheel; the first prefix that fits counts.
 _WHEEL_PATHS = (
@@ -46,36 +37,24 @@ class PatchError(Exception):
     """A diff doesn't apply, or a file that it changes isn't there."""
 
 
-def patch_files(tree: Path, *, checkout: bool = False) -> list[Path]:
-    """The diffs for ``tree``; ``checkout`` adds those of files that no wheel carries.
+def patch_files(tree: Path, last: int = ALL, *, checkout: bool = False) -> list[Path]:
+    """The diffs of reviews 1 to ``last`` that ``tree`` needs.
 
     A diff named ``NAME@RELEASE.patch`` is one of several for the same file, whose surroundings
     differ from release to release; the first that applies is meant.
     """
-    files = sorted(PATCHES.glob("*.patch"))
-    if checkout:
-        files += sorted(CHECKOUT_PATCHES.glob("*.patch"))
-    chosen: dict[str, Path] = {}
-    for patch in files:
+    chosen: dict[Path, Path] = {}
+    for patch in diffs(last, checkout=checkout):
         name, _, release = patch.stem.partition("@")
-        if name not in chosen or (release and not _applies(tree, chosen[name])):
-            chosen[name] = patch
+        place = patch.with_name(name)
+        if place not in chosen or (release and not _applies(tree, chosen[place])):
+            chosen[place] = patch
     return list(chosen.values())
 
 
 def changed_paths(patch: Path) -> list[str]:
     """Paths in a checkout that a diff changes."""
     return re.findall(r"^\+\+\+ b/(\S+)$", patch.read_text(), re.MULTILINE)
-
-
-def new_files() -> dict[str, Path]:
-    """Files that the patch adds: the path in a checkout, and the file that goes there."""
-    return {
-        f"{top}/{path.relative_to(folder).as_posix()}": path
-        for top, folder in NEW_FOLDERS.items()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix in (".h", ".cpp", ".py")
-    }
 
 
 def lay_out(site_packages: Path, tree: Path) -> int:
@@ -93,7 +72,7 @@ def lay_out(site_packages: Path, tree: Path) -> int:
             raise PatchError(f"{source} is missing; is this the directory that holds torch?")
         ignored = shutil.ignore_patterns("__pycache__", "packaged")
         shutil.copytree(source, tree / prefix, ignore=ignored, dirs_exist_ok=True)
-    for patch in sorted(PATCHES.glob("*.patch")):
+    for patch in diffs():
         for path in changed_paths(patch):
             source, target = site_packages / _in_wheel(path), tree / path
             if not source.is_file():
@@ -110,8 +89,8 @@ def _in_wheel(path: str) -> str:
     return path
 
 
-def apply_patches(tree: Path, *, checkout: bool = False) -> list[str]:
-    """Apply the diffs, all or none, and add the new files.
+def apply_patches(tree: Path, last: int = ALL, *, checkout: bool = False) -> list[str]:
+    """Apply reviews 1 to ``last``, all or none: the diffs, then the new files.
 
     Returns:
         The paths that were changed or added.
@@ -119,18 +98,20 @@ def apply_patches(tree: Path, *, checkout: bool = False) -> list[str]:
     Raises:
         PatchError: a diff doesn't apply, or a file to be added exists with another content.
     """
-    patches = patch_files(tree, checkout=checkout)
-    added = new_files()
-    for path, source in added.items():
-        target = tree / path
-        if target.is_file() and target.read_bytes() != source.read_bytes():
-            raise PatchError(f"{path} exists already, with another content")
+    patches = patch_files(tree, last, checkout=checkout)
+    added = new_files(last)
+    for file in added:
+        target = tree / file.destination
+        if target.is_file() and target.read_bytes() != file.source.read_bytes():
+            raise PatchError(f"{file.destination} exists already, with another content")
     _git_apply(tree, patches, "--check")
     _git_apply(tree, patches)
-    for path, source in added.items():
-        (tree / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, tree / path)
-    return [name for patch in patches for name in changed_paths(patch)] + list(added)
+    for file in added:
+        target = tree / file.destination
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.source, target)
+    changed = [name for patch in patches for name in changed_paths(patch)]
+    return list(dict.fromkeys([*changed, *(file.destination for file in added)]))
 
 
 def _applies(tree: Path, patch: Path) -> bool:
@@ -138,12 +119,17 @@ def _applies(tree: Path, patch: Path) -> bool:
 
 
 def _git_apply(tree: Path, patches: list[Path], *options: str) -> None:
-    result = _git(tree, "apply", *options, *map(str, patches))
+    # One input: of several, git would hold each against the files as they are on the disk, and two
+    # reviews change the same file.
+    text = "".join(patch.read_text() for patch in patches)
+    result = _git(tree, "apply", *options, "-", text=text)
     if result.returncode:
         raise PatchError(f"git apply {' '.join(options)}: {result.stderr.strip()}")
 
 
-def _git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _git(tree: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     # --git-dir: inside another repository git would resolve the paths from that one's root.
     command = ["git", f"--git-dir={tree / '.no-repository'}", *arguments]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=tree, input=text, capture_output=True, text=True, check=False
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import aten_mx
-import native_functions_patch
+from native_functions_patch import manifest
 
 TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
 
@@ -72,8 +72,12 @@ def apply_patch(patch: Path, folder: Path) -> None:
 def load_core() -> Any:
     """``triton_impl`` of the patch to PyTorch core, as a module of ``torch._native``."""
     name = "torch._native.ops.quantize_mx"
-    directory = Path(native_functions_patch.__file__).parent / name.replace(".", "/")
-    spec = importlib.util.spec_from_file_location(name, directory / "__init__.py")
+    directory = manifest.PATCH_ROOT / name.replace(".", "/")
+    spec = importlib.util.spec_from_file_location(
+        name,
+        directory / "__init__.py",
+        submodule_search_locations=[str(directory), str(manifest.TRITON)],
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -12,7 +12,6 @@ import torch
 from support import load_core, run_tests_of_the_contract
 
 import aten_mx
-import native_functions_patch
 from aten_mx.backends.triton import impl
 from aten_mx.formats import FORMATS
 from aten_mx.overloads import OVERLOADS
@@ -53,18 +52,6 @@ def test_bytes(check: str, part: tuple[str, ...], flush: str) -> None:
 def test_the_contract_in_the_interpreter(selection: str) -> None:
     """The tests of the emulated kernel; TorchAO's casts and the way back through the kernels."""
     run_tests_of_the_contract(selection, ATEN_MX_TEST_CPU="triton")
-
-
-CORE = Path(native_functions_patch.__file__).parent / "torch/_native/ops/quantize_mx"
-PACKAGE = Path(impl.__file__).parent
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in CORE.glob("*.py")))
-def test_the_patch_to_core_has_the_same_kernels(name: str) -> None:
-    if name in ("__init__.py", "triton_impl.py"):  # what the dispatcher is told
-        assert "import triton\n" not in (CORE / name).read_text()
-    else:
-        assert (CORE / name).read_bytes() == (PACKAGE / name).read_bytes()
 
 
 def test_the_patch_to_core_has_the_same_table() -> None:

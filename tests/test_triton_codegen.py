@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 import aten_mx
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.ahead import compile_launch
+from aten_mx.backends.triton.targets import convert_ptx
+from aten_mx.formats import FORMATS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -161,6 +164,30 @@ def test_multiplications_keep_subnormals(target: tuple[str, int | str]) -> None:
             names = codegen.disassemble(compiled).instructions
             assert any(re.match(floats, name) for name in names)
             assert not [name for name in names if re.match(floats, name) and "FTZ" in name]
+
+
+def test_only_an_encoding_that_ptx_names_is_converted_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another maximum, NaN or width is another encoding, and takes the generic path."""
+    found = {name: convert_ptx(impl.constants(name), 100) for name in FORMATS}
+    assert [name for name, ptx in found.items() if not ptx] == ["int8"]
+    for name, ptx in found.items():
+        assert not ptx or f".{name.partition('_')[2]}x2.f32" in ptx
+        assert bool(convert_ptx(impl.constants(name), 89)) is name.startswith("fp8")
+        assert not convert_ptx(impl.constants(name), 80)
+    for change in (
+        {"max_code": 0x77},
+        {"nan_code": 0x78},
+        {"exponent_bits": 3, "mantissa_bits": 4, "nan_code": 0},
+        {"exponent_bits": 1, "mantissa_bits": 6, "nan_code": 0},
+        {"bits": 7, "exponent_bits": 3, "max_code": 0x3F, "nan_code": 0},
+    ):
+        fmt = replace(FORMATS["fp8_e4m3"], name="other", dtype=None, **change)
+        monkeypatch.setitem(FORMATS, "other", fmt)
+        impl.constants.cache_clear()
+        assert convert_ptx(impl.constants("other"), 100) == "", change
+    impl.constants.cache_clear()
 
 
 def test_large_tensors_have_64_bit_offsets() -> None:

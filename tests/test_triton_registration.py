@@ -34,6 +34,24 @@ def test_a_call_that_is_not_for_them_is_refused() -> None:
         impl.quantize_mx(torch.ones(2, 64), 1, 32, "fp8_e4m3")
 
 
+def test_only_the_public_launchers_validate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registered kernels run behind the dispatcher's validation: a call is validated once."""
+    validated: list[str] = []
+    monkeypatch.setattr(impl, "check_quantize", lambda *a, **k: validated.append("quantize"))
+    monkeypatch.setattr(impl, "check_dequantize", lambda *a, **k: validated.append("dequantize"))
+    monkeypatch.setattr(impl, "prepare_quantize", lambda *args: (None, *args[:2]))
+    monkeypatch.setattr(impl, "prepare_dequantize", lambda *args: (None, args[0]))
+    monkeypatch.setattr(impl, "_target", lambda device: impl.target_of("interpreter", ""))
+    x = torch.ones(2, 64)
+    quantize, dequantize = (x, 1, 32, "int8", 0), (x, x, 1, 32, "int8", torch.float32)
+    for args, (_, kernel, _) in zip((quantize, dequantize), impl.KERNELS, strict=True):
+        kernel(*args, swizzle_type=0)
+    assert validated == []
+    impl.quantize_mx(*quantize)
+    impl.dequantize_mx(*dequantize)
+    assert validated == ["quantize", "dequantize"]
+
+
 FIRST_USE = """
 import json, sys, torch, aten_mx
 
@@ -50,7 +68,11 @@ print(json.dumps([(row.op, row.dispatch_key, row.kernel) for row in rows]))
 
 def test_registered_at_the_first_use_of_a_device() -> None:
     assert sorted(json.loads(run_python(FIRST_USE))) == sorted(
-        [f"{op}{overload}", key, f"Python function aten_mx.backends.triton.impl.{op}"]
+        [
+            f"{op}{overload}",
+            key,
+            f"Python function aten_mx.backends.triton.impl.run_{op.removesuffix('_mx')}",
+        ]
         for op in ("quantize_mx", "dequantize_mx")
         for overload in ("", ".format")
         for key in ("CUDA", "XPU")
@@ -86,7 +108,7 @@ def test_anothers_kernel_stays() -> None:
         assert impl.register("PrivateUse1") is False
         kernels = {row.op: row.kernel for row in aten_mx.kernels() if row.compiled == "one node"}
         assert "lambda" in kernels["quantize_mx.format"]
-        name = "Python function aten_mx.backends.triton.impl.dequantize_mx"
+        name = "Python function aten_mx.backends.triton.impl.run_dequantize"
         assert kernels["dequantize_mx.format"] == name
     finally:
         handles += [h for h in registry._registered if h.dispatch_key == "PrivateUse1"]

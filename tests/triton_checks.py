@@ -30,7 +30,7 @@ from aten_mx import testing
 from aten_mx.backends import triton as kernels
 from aten_mx.backends.triton import impl
 from aten_mx.backends.triton.targets import BLOCK_SIZES
-from aten_mx.formats import FORMATS
+from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.meta import TensorSpec
 from aten_mx.testing import golden, inputs
 from native_functions_patch.samples import calls as core_calls
@@ -120,8 +120,39 @@ def check_golden() -> None:
             assert_same(got, values, (fmt, dtype))
 
 
+def check_formats_of_six_fraction_bits() -> None:
+    """Formats that no table has yet, with as many fraction bits as INT8: ties, and back.
+
+    Their magnitudes are k/64, so the codes follow from an integer division in float64.
+    """
+    steps = torch.arange(0, 8 * 128, dtype=torch.float64)  # eighths of a code
+    values = torch.cat([steps / 512, -steps / 512])[:, None].repeat(1, 32)
+    values[:, 1:] = 127 / 64  # the block's scale is 1
+    expected = (values[:, 0].abs() * 64).round().clamp_max(127).int()  # ties to even
+    for fmt in (
+        ElementFormat("e1m6", None, 8, 1, 6, 0x7F),
+        ElementFormat("e1m6_nan", None, 8, 1, 6, 0x7E, None, 0x7F),
+        ElementFormat("int8_again", torch.int8, 8, 1, 6, 0x7F, twos_complement=True),
+    ):
+        FORMATS[fmt.name] = fmt
+        try:
+            args = (-1, 32, fmt.name)
+            payload, scale = kernels.quantize_mx(values.float(), *args)
+            back = kernels.dequantize_mx(payload, scale, *args, torch.float32)
+        finally:
+            del FORMATS[fmt.name]
+        assert (scale.view(torch.uint8) == 127).all(), fmt
+        codes = payload[:, 0].int()
+        magnitudes = codes.abs() if fmt.twos_complement else codes & 0x7F
+        wanted = expected.clamp_max(fmt.max_code)
+        assert torch.equal(magnitudes, wanted), fmt
+        signs = torch.where(values[:, 0] < 0, -1, 1)
+        assert torch.equal(back[:, 0], (wanted * signs / 64).float()), fmt
+
+
 def check_codes() -> None:
     """Every byte of payload with every scale."""
+    check_formats_of_six_fraction_bits()
     every = torch.arange(256, dtype=torch.uint8)
     payload = every.repeat(256, 1)
     for fmt, dtype in [*itertools.product(FORMATS.values(), REAL_DTYPES)][part()]:

@@ -16,10 +16,11 @@ from aten_mx import environment
 from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
 from aten_mx.formats import FORMATS
 from aten_mx.layout import SwizzleType
+from aten_mx.meta import dequantize_call, quantize_call
 from aten_mx.overloads import overloads_of
 from aten_mx.registry import register_kernel
 from aten_mx.torch_compat import at_first_use, key_has_kernel
-from aten_mx.validation import describe_dequantize, describe_quantize
+from aten_mx.validation import check_dequantize, check_quantize
 
 if TYPE_CHECKING:
     from aten_mx.backends.triton.launch import Launch
@@ -126,13 +127,9 @@ def quantize_mx(
         TypeError, IndexError, ValueError: as the op; ValueError for a block size that isn't fused.
     """
     _check_block_size("quantize_mx", block_size)
-    target = _target(self.device)
-    args = (self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type, target)
-    launch, output, scale = prepare_quantize(*args)
-    if launch is not None:
-        with _device_guard(self.device):
-            launch.run()
-    return output, scale
+    args = (self, dim, block_size, elem_format, scale_calculation_mode)
+    check_quantize(*args, swizzle_type=swizzle_type)
+    return run_quantize(*args, swizzle_type=swizzle_type)
 
 
 def dequantize_mx(
@@ -152,6 +149,41 @@ def dequantize_mx(
             that isn't fused.
     """
     _check_block_size("dequantize_mx", block_size)
+    args = (self, scale, dim, block_size, elem_format, dtype)
+    check_dequantize(*args, swizzle_type=swizzle_type)
+    return run_dequantize(*args, swizzle_type=swizzle_type)
+
+
+def run_quantize(
+    self: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    scale_calculation_mode: int,
+    *,
+    swizzle_type: int,
+) -> tuple[Tensor, Tensor]:
+    """The kernel that is registered: it is called behind the validation, and validates nothing."""
+    target = _target(self.device)
+    args = (self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type, target)
+    launch, output, scale = prepare_quantize(*args)
+    if launch is not None:
+        with _device_guard(self.device):
+            launch.run()
+    return output, scale
+
+
+def run_dequantize(
+    self: Tensor,
+    scale: Tensor,
+    dim: int,
+    block_size: int,
+    elem_format: str,
+    dtype: torch.dtype,
+    *,
+    swizzle_type: int,
+) -> Tensor:
+    """The kernel that is registered, as :func:`run_quantize`."""
     target = _target(self.device)
     args = (self, scale, dim, block_size, elem_format, dtype, swizzle_type, target)
     launch, output = prepare_dequantize(*args)
@@ -162,8 +194,8 @@ def dequantize_mx(
 
 
 KERNELS: tuple[tuple[str, Callable[..., Any], Callable[..., bool]], ...] = (
-    ("quantize_mx", quantize_mx, supports_quantize),
-    ("dequantize_mx", dequantize_mx, supports_dequantize),
+    ("quantize_mx", run_quantize, supports_quantize),
+    ("dequantize_mx", run_dequantize, supports_dequantize),
 )
 
 
@@ -176,10 +208,20 @@ def prepare_quantize(
     swizzle_type: int,
     target: Target,
 ) -> tuple[Launch | None, Tensor, Tensor]:
-    """Allocate the outputs and make the launch; ``None`` where there is nothing to write."""
+    """Of a valid call allocate the outputs and make the launch; ``None``: nothing to write.
+
+    Example::
+
+        >>> import torch
+        >>> from aten_mx.backends.triton import impl
+        >>> x = torch.empty(64, 4096, dtype=torch.bfloat16, device="meta")
+        >>> launch = impl.prepare_quantize(x, 1, 32, "fp8_e4m3", 0, 0, impl.target_of("cuda", 90))
+        >>> launch[0].grid, launch[0].num_warps
+        ((256,), 1)
+    """
     from aten_mx.backends.triton.launch import quantize_launch
 
-    call = describe_quantize(
+    call = quantize_call(
         self, dim, block_size, elem_format, scale_calculation_mode, swizzle_type=swizzle_type
     )
     output, scale = call.output.empty(self.device), call.scale.empty(self.device)
@@ -209,10 +251,10 @@ def prepare_dequantize(
     swizzle_type: int,
     target: Target,
 ) -> tuple[Launch | None, Tensor]:
-    """Allocate the output and make the launch; ``None`` where there is nothing to write."""
+    """Of a valid call allocate the output and make the launch; ``None``: nothing to write."""
     from aten_mx.backends.triton.launch import dequantize_launch
 
-    call = describe_dequantize(
+    call = dequantize_call(
         self, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle_type
     )
     output = call.output.empty(self.device)

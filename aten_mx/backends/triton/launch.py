@@ -2,8 +2,7 @@
 
 Works on shapes and strides alone, so that a launch can be made, and compiled ahead of time, of meta
 tensors. Outputs are given, as raw bytes; they are dense with the blocked dimension innermost.
-Imports nothing of the package around it: the file stands in ``native_functions_patch`` as it is
-here.
+Imports nothing but its neighbours: the file is part of the patch to PyTorch core as it is.
 """
 
 from __future__ import annotations
@@ -74,15 +73,6 @@ def quantize_launch(
         addend: the scale mode's rounding, added to the maximum's bits.
         swizzled: lay the scale out in tiles of 128 rows by 4 columns.
         target: what to compile for.
-
-    Example::
-
-        >>> import torch
-        >>> from aten_mx.backends.triton import impl
-        >>> x = torch.empty(64, 4096, dtype=torch.bfloat16, device="meta")
-        >>> launch = impl.prepare_quantize(x, 1, 32, "fp8_e4m3", 0, 0, impl.target_of("cuda", 90))
-        >>> launch[0].grid, launch[0].num_warps
-        ((256,), 1)
     """
     dims = _collapse(x.shape, dim, [x.stride()], swizzled, x.stride(dim) == 1)
     columns, (row_stride,) = x.shape[dim], dims.row_strides

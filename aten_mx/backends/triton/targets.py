@@ -1,6 +1,6 @@
 """What is known of targets: how large a program should be, which instructions there are.
 
-Imports no Triton. Stands in ``native_functions_patch`` as it is here.
+Imports no Triton. The file is part of the patch to PyTorch core as it is.
 """
 
 from __future__ import annotations
@@ -45,19 +45,29 @@ TILES: dict[str, tuple[Tile, Tile]] = {
 LARGE = 1 << 21
 
 
-def convert_ptx(element: dict[str, int], capability: int) -> str:
-    """PTX that converts four float32 (FP4: eight) to a word of codes; empty where there is none.
+# PTX that converts two float32 numbers to codes: `cvt.rn.satfinite.` and this name. It rounds to
+# nearest even and saturates; NaN becomes 0x7F in the two FP8 formats. The instruction belongs to an
+# encoding, so the key is all of it, and an encoding without an entry takes the generic path.
+# Source: PTX ISA, `cvt`.
+_ENCODING = ("EXPONENT_BITS", "MANTISSA", "SIGN_SHIFT", "MAX_CODE", "INF_CODE", "NAN_CODE")
+_CONVERSIONS: dict[tuple[int, ...], tuple[str, int]] = {
+    # the encoding: (name, oldest compute capability times ten)
+    (4, 3, 24, 0x7E, 0, 0x7F): ("e4m3x2", 89),
+    (5, 2, 24, 0x7B, 0x7C, 0x7F): ("e5m2x2", 89),
+    (2, 3, 26, 0x1F, 0, 0): ("e2m3x2", 100),
+    (3, 2, 26, 0x1F, 0, 0): ("e3m2x2", 100),
+    (2, 1, 28, 0x7, 0, 0): ("e2m1x2", 100),
+}
 
-    Source: PTX ISA, ``cvt``: e4m3x2 and e5m2x2 from sm_89, the others from sm_100 on. All round to
-    nearest even and saturate; NaN becomes 0x7F in the two FP8 formats.
-    """
-    if element["SIGN_SHIFT"] == 0:
-        return ""  # INT8 has none of these
-    bits = 32 - element["SIGN_SHIFT"]
-    if capability < (89 if bits == 8 else 100):
+
+def convert_ptx(element: dict[str, int], capability: int) -> str:
+    """PTX that converts four float32 (FP4: eight) to a word of codes; empty where there is none."""
+    encoding = tuple(element[name] for name in _ENCODING)
+    name, oldest = _CONVERSIONS.get(encoding, ("", 0))
+    if not name or capability < oldest:
         return ""
-    convert = f"cvt.rn.satfinite.e{element['EXPONENT_BITS']}m{element['MANTISSA']}x2.f32"
-    if bits == 4:
+    convert = f"cvt.rn.satfinite.{name}.f32"
+    if element["CODES_PER_BYTE"] == 2:
         pairs = "".join(f"{convert} b{i}, ${i + 5}, ${i + 1}; " for i in range(4))
         return "{ .reg .b8 b<4>; " + pairs + "mov.b32 $0, {b0, b1, b2, b3}; }"
     pairs = f"{convert} low, $2, $1; {convert} high, $4, $3; "

@@ -3,8 +3,8 @@
 One program handles a tile of ``ROWS`` by ``COLUMNS`` elements, columns along the blocked dimension,
 reads it in memory order and writes it with the blocked dimension innermost.
 
-This file and ``elements.py`` import nothing but Triton: they stand in ``native_functions_patch``
-as they are here.
+This file and ``elements.py`` import nothing but Triton: they are part of the patch to PyTorch core
+as they are.
 """
 
 import triton
