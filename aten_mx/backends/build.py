@@ -21,9 +21,10 @@ _PACKAGE = Path(__file__).parents[1]
 _ATEN = _PACKAGE / "csrc" / "aten" / "src"
 _NATIVE = _ATEN / "ATen" / "native"
 _KERNEL = _NATIVE / "cpu" / "QuantizeMXKernel.cpp"
-_HEADERS = (_NATIVE / "quantized" / "QuantizeMX.h", *sorted(_KERNEL.parent.glob("*.h")))
+_HEADERS = sorted((_PACKAGE / "csrc").rglob("*.h"))
 _ONCE = (
     _NATIVE / "quantized" / "QuantizeMX.cpp",
+    _NATIVE / "quantized" / "QuantizeMXValidation.cpp",
     _PACKAGE / "csrc" / "alone.cpp",
     _PACKAGE / "csrc" / "register.cpp",
 )
@@ -44,7 +45,7 @@ _DEFINITIONS = (
 # Alignment: without it the kernel along dim=0 took up to twice as long, for one format or another,
 # by where its loops happened to lie.
 _FLAGS = (
-    *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG", "-w"),
+    *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"),
     *("-falign-functions=64", "-falign-loops=64"),
 )
 _LIBRARIES = ("-ltorch_cpu", "-lc10")
