@@ -149,6 +149,27 @@ constexpr bool mx_modes_carry_once() {
 }
 static_assert(mx_modes_carry_once());
 
+// A call names a row by one of these, so no two rows share it.
+template <typename Rows, typename Key>
+constexpr bool mx_are_distinct(const Rows& rows, Key key) {
+  for (const auto& row : rows) {
+    const auto same = [&](const auto& other) { return key(other) == key(row); };
+    if (std::count_if(rows.begin(), rows.end(), same) != 1) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(mx_are_distinct(kMXFormats, [](const auto& format) {
+  return format.name;
+}));
+static_assert(mx_are_distinct(kMXScaleModes, [](const auto& mode) {
+  return mode.name;
+}));
+static_assert(mx_are_distinct(kMXScaleModes, [](const auto& mode) {
+  return mode.value;
+}));
+
 inline constexpr int kMXScaleNaN = 0xFF;
 
 // A swizzled scale is laid out in tiles of 128 rows by 4 columns. A tile is 32
