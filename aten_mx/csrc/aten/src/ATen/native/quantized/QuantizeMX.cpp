@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace at::native {
@@ -14,11 +15,9 @@ namespace {
 
 // Not at::empty: under torch.use_deterministic_algorithms(True) that fills the
 // tensor, which float4_e2m1fn_x2 does not support. Each byte is written here.
-Tensor empty_output(
-    const MXSizes<int64_t>& sizes,
-    int64_t dim,
-    ScalarType dtype) {
-  Tensor moved = at::detail::empty_cpu(mx_dim_last(sizes, dim), dtype);
+Tensor empty_output(MXSizes<int64_t> sizes, int64_t dim, ScalarType dtype) {
+  std::rotate(sizes.begin() + dim, sizes.begin() + dim + 1, sizes.end());
+  Tensor moved = at::detail::empty_cpu(sizes, dtype);
   return dim == moved.dim() - 1 ? moved : moved.movedim(-1, dim);
 }
 

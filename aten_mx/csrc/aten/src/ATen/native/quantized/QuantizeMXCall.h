@@ -168,11 +168,4 @@ MXSizes<Int> mx_scale_sizes(
   return sizes;
 }
 
-// Outputs are allocated with dim last and then turned.
-template <typename Int>
-MXSizes<Int> mx_dim_last(MXSizes<Int> sizes, int64_t dim) {
-  std::rotate(sizes.begin() + dim, sizes.begin() + dim + 1, sizes.end());
-  return sizes;
-}
-
 } // namespace at::native

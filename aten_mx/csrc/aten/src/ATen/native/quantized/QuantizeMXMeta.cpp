@@ -12,6 +12,7 @@
 #include <ATen/ops/quantize_mx_native.h>
 #endif
 
+#include <algorithm>
 #include <tuple>
 
 // The outputs of a call without values. Sizes may be symbolic.
@@ -22,11 +23,11 @@ namespace {
 
 Tensor empty_output(
     const Tensor& self,
-    const MXSizes<c10::SymInt>& sizes,
+    MXSizes<c10::SymInt> sizes,
     int64_t dim,
     ScalarType dtype) {
-  const auto options = self.options().dtype(dtype);
-  return at::empty_symint(mx_dim_last(sizes, dim), options).movedim(-1, dim);
+  std::rotate(sizes.begin() + dim, sizes.begin() + dim + 1, sizes.end());
+  return at::empty_symint(sizes, self.options().dtype(dtype)).movedim(-1, dim);
 }
 
 std::tuple<Tensor, Tensor> quantize_meta(
