@@ -23,8 +23,8 @@ from aten_mx.backends.recipe import DEFINITIONS, FLAGS, LIBRARIES, Unit, units
 
 _CSRC = Path(__file__).parents[1] / "csrc"
 _ATEN = _CSRC / "aten" / "src"
-# Calls operators that only torchgen's headers declare: for the patch to PyTorch core alone.
-_ONLY_IN_CORE = ("QuantizeMXComposite.cpp",)
+# They call what only torchgen's headers declare: for the patch to PyTorch core alone.
+_ONLY_IN_CORE = ("QuantizeMXComposite.cpp", "QuantizeMXMeta.cpp")
 
 
 class BuildError(RuntimeError):

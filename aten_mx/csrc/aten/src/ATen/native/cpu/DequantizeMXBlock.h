@@ -2,8 +2,8 @@
 
 // Included by QuantizeMXKernel.cpp alone: dequantization of a range of blocks.
 
-#include <ATen/native/cpu/QuantizeMXAvx512.h>
 #include <ATen/native/cpu/QuantizeMXJob.h>
+#include <ATen/native/cpu/QuantizeMXLanesAvx512.h>
 
 #include <array>
 
@@ -58,7 +58,8 @@ inline uint32_t scaled_bits(uint32_t value, int scale) {
   if (magnitude == 0 || magnitude >= kInf) {
     return value;
   }
-  const int field = static_cast<int>(magnitude >> kFraction) + scale - kE8M0Bias;
+  const int field =
+      static_cast<int>(magnitude >> kFraction) + scale - kE8M0Bias;
   const uint32_t fraction = magnitude & (kMinNormal - 1);
   if (field >= 255) {
     return sign | kInf;
@@ -100,8 +101,10 @@ struct ToFloat16 {
     const uint32_t subnormal =
         (significand + half + ((significand >> shift) & 1)) >> shift;
     const uint32_t normal =
-        (magnitude - (112u << kFraction) + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
-    uint32_t code = magnitude < min_normal ? subnormal : std::min(normal, 0x7C00u);
+        (magnitude - (112u << kFraction) + 0xFFF + ((magnitude >> 13) & 1)) >>
+        13;
+    uint32_t code =
+        magnitude < min_normal ? subnormal : std::min(normal, 0x7C00u);
     code = magnitude > kInf ? nan : code;
     return static_cast<raw>(code | (magnitude > kInf ? 0 : sign));
   }
@@ -129,7 +132,8 @@ void dequantize_block(
       output[i] = Out::round(scaled_bits(values[code(i)], scale));
     }
   } else {
-    // Normal factors and normal products (or zero), so a multiplication will do.
+    // Normal factors and normal products (or zero), so a multiplication will
+    // do.
     const auto factor =
         c10::bit_cast<float>(static_cast<uint32_t>(scale) << kFraction);
     for (const auto i : c10::irange(block_size)) {
@@ -159,8 +163,10 @@ struct DequantizeJob {
 // Values of 32 codes as bfloat16, which holds them all.
 template <int F>
 struct Lookup {
+  static constexpr int bits = kMXFormats[F].bits;
+  // One for each magnitude of eight bits, else for each code.
   static constexpr int entries =
-      kMXFormats[F].bits == 8 ? 128 : (kMXFormats[F].bits == 6 ? 64 : 32);
+      kMXFormats[F].codes_per_byte() == 2 ? 32 : (bits <= 6 ? 64 : 128);
   static constexpr std::array<uint16_t, entries> make() {
     std::array<uint16_t, entries> table{};
     for (int i = 0; i < entries; ++i) {
@@ -192,7 +198,11 @@ struct Lookup {
         const auto high = _mm512_permutex2var_epi16(part(2), index, part(3));
         const auto is_high = _mm512_test_epi16_mask(index, words(0x40));
         const auto value = _mm512_mask_blend_epi16(is_high, low, high);
-        const auto is_number = _mm512_cmple_epu16_mask(value, words(kInf >> 16));
+        if constexpr (bits < 8) {
+          return value;
+        }
+        const auto is_number =
+            _mm512_cmple_epu16_mask(value, words(kInf >> 16));
         const auto sign = _mm512_maskz_slli_epi16(is_number, index, 8);
         // value | (sign & 0x8000)
         return _mm512_ternarylogic_epi32(value, sign, words(0x8000), 0xF8);
@@ -208,7 +218,8 @@ inline __m512 widen_low(__m512i x) {
 }
 
 inline __m512 widen_high(__m512i x) {
-  const auto index = _mm512_add_epi16(_mm512_srli_epi16(word_iota(), 1), words(16));
+  const auto index =
+      _mm512_add_epi16(_mm512_srli_epi16(word_iota(), 1), words(16));
   return _mm512_castsi512_ps(
       _mm512_maskz_permutexvar_epi16(0xAAAAAAAA, index, x));
 }
@@ -248,7 +259,7 @@ void dequantize_block_32(
   __m512 low;
   __m512 high;
   int field = scale;
-  if constexpr (F == INT8) {
+  if constexpr (format.twos_complement && format.bits == 8) {
     const auto* bytes = reinterpret_cast<const __m128i*>(payload);
     low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes)));
     high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)));

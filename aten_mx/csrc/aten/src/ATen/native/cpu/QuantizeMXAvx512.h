@@ -2,157 +2,22 @@
 
 // Included by QuantizeMXKernel.cpp alone: blocks of 32 that are contiguous.
 
-#include <ATen/native/cpu/QuantizeMXBlock.h>
-
-#if defined(CPU_CAPABILITY_AVX512)
-#include <immintrin.h>
-#endif
+#include <ATen/native/cpu/QuantizeMXLanesAvx512.h>
 
 namespace at::native {
 namespace {
 
 #if defined(CPU_CAPABILITY_AVX512)
 
-// ---- blocks of 32 in AVX-512 -------------------------------------------------
+// ---- blocks of 32 in AVX-512 -----------------------------------------------
 //
 // A block of 32 is one register of 16-bit lanes: a bfloat16, or the upper half
 // of a float32 with the lower half ORed into its last bit ("round to odd"),
 // which rounds as the float32 does to any format of at most five fraction bits.
-// INT8 has six, and takes 32-bit lanes unless the input is bfloat16.
+// A format with more takes 32-bit lanes unless the input is bfloat16.
 
 constexpr bool kWide(int F, bool is_bfloat16) {
-  return F == INT8 && !is_bfloat16;
-}
-
-inline __m512i words(int x) {
-  return _mm512_set1_epi16(static_cast<short>(x));
-}
-
-inline __m512i word_iota() {
-  const auto low = _mm256_setr_epi8(
-      0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
-      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
-  return _mm512_cvtepu8_epi16(low);
-}
-
-// High (or low) halves of the 32 lanes of a and b, in order.
-inline __m512i high_halves(__m512i a, __m512i b) {
-  const auto index = _mm512_add_epi16(_mm512_slli_epi16(word_iota(), 1), words(1));
-  return _mm512_permutex2var_epi16(a, index, b);
-}
-
-inline __m512i low_halves(__m512i a, __m512i b) {
-  const auto index = _mm512_slli_epi16(word_iota(), 1);
-  return _mm512_permutex2var_epi16(a, index, b);
-}
-
-inline __m512i to_odd(__m512i a, __m512i b) {
-  const auto sticky = _mm512_min_epu16(low_halves(a, b), words(1));
-  return _mm512_or_si512(high_halves(a, b), sticky);
-}
-
-// 32 inputs as two registers of float32 bits.
-struct Pair {
-  __m512i low;
-  __m512i high;
-};
-
-template <typename In>
-inline Pair load_wide(const typename In::raw* input) {
-  if constexpr (std::is_same_v<In, Float32>) {
-    return {_mm512_loadu_si512(input), _mm512_loadu_si512(input + 16)};
-  } else if constexpr (std::is_same_v<In, Float16>) {
-    const auto* halves = reinterpret_cast<const __m256i*>(input);
-    const auto low = _mm512_cvtph_ps(_mm256_loadu_si256(halves));
-    const auto high = _mm512_cvtph_ps(_mm256_loadu_si256(halves + 1));
-    return {_mm512_castps_si512(low), _mm512_castps_si512(high)};
-  } else {
-    const auto* halves = reinterpret_cast<const __m256i*>(input);
-    const auto low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves));
-    const auto high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves + 1));
-    return {_mm512_slli_epi32(low, 16), _mm512_slli_epi32(high, 16)};
-  }
-}
-
-template <typename In>
-inline __m512i load_words(const typename In::raw* input) {
-  if constexpr (std::is_same_v<In, BFloat16Bits>) {
-    return _mm512_loadu_si512(input);
-  } else {
-    const auto pair = load_wide<In>(input);
-    return to_odd(pair.low, pair.high);
-  }
-}
-
-// Maxima of 2^k registers as one: at each level two registers become one, whose
-// lanes are maxima of one or the other. Log-many steps would not do for one
-// register by itself.
-struct Max16 {
-  static __m512i max(__m512i a, __m512i b) {
-    return _mm512_max_epu16(a, b);
-  }
-};
-
-struct Max32 {
-  static __m512i max(__m512i a, __m512i b) {
-    return _mm512_max_epu32(a, b);
-  }
-};
-
-template <typename Max>
-inline __m512i merge32(__m512i a, __m512i b) {
-  return Max::max(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-}
-
-template <typename Max>
-inline __m512i merge64(__m512i a, __m512i b) {
-  return Max::max(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-}
-
-template <typename Max>
-inline __m512i merge_lanes(__m512i a, __m512i b, __m512i c, __m512i d) {
-  const auto ab = Max::max(
-      _mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xEE));
-  const auto cd = Max::max(
-      _mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xEE));
-  return Max::max(
-      _mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xDD));
-}
-
-inline __m512i merge16(__m512i a, __m512i b) {
-  return _mm512_max_epu16(_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
-}
-
-// load(i) gives the magnitudes of block i in 16-bit lanes.
-template <typename Load>
-inline __m512i maxima_of_8(int i, const Load& load) {
-  const auto ab = merge16(load(i), load(i + 1));
-  const auto cd = merge16(load(i + 2), load(i + 3));
-  const auto abcd = merge32<Max16>(ab, cd);
-  const auto ef = merge16(load(i + 4), load(i + 5));
-  const auto gh = merge16(load(i + 6), load(i + 7));
-  return merge64<Max16>(abcd, merge32<Max16>(ef, gh));
-}
-
-template <typename Load>
-inline __m512i maxima_of_32(const Load& load) {
-  __m512i parts[4];
-  for (const auto i : c10::irange(4)) {
-    parts[i] = maxima_of_8(8 * i, load);
-  }
-  return merge_lanes<Max16>(parts[0], parts[1], parts[2], parts[3]);
-}
-
-// load(i) gives the magnitudes of block i in 32-bit lanes, two merged into one.
-template <typename Load>
-inline __m512i wide_maxima_of_16(int first, const Load& load) {
-  __m512i parts[4];
-  for (const auto j : c10::irange(4)) {
-    const int i = first + 4 * j;
-    parts[j] = merge64<Max32>(
-        merge32<Max32>(load(i), load(i + 1)), merge32<Max32>(load(i + 2), load(i + 3)));
-  }
-  return merge_lanes<Max32>(parts[0], parts[1], parts[2], parts[3]);
+  return kMXFormats[F].mantissa_bits > 5 && !is_bfloat16;
 }
 
 // Scales of 32 blocks at once. A block is special where the fast encoding does
@@ -166,7 +31,8 @@ template <int F>
 inline Scales scales_of_words(__m512i amax, uint32_t addend) {
   using E = Encoding<F, 7>;
   const auto finite = _mm512_min_epu16(amax, words((kInf >> 16) - 1));
-  const auto rounded = _mm512_add_epi16(finite, words(static_cast<int>(addend)));
+  const auto rounded =
+      _mm512_add_epi16(finite, words(static_cast<int>(addend)));
   const auto exponent = _mm512_srli_epi16(rounded, 7);
   const auto byte = _mm512_min_epu16(
       _mm512_subs_epu16(exponent, words(E::format.emax())), words(kE8M0Max));
@@ -215,7 +81,8 @@ inline void store_divisors(__m256i scale_bytes, uint32_t* divisors) {
     if constexpr (wide) {
       // Byte 254 and six fraction bits: the least field is 6, so a normal one.
       const auto field = _mm512_sub_epi32(
-          _mm512_set1_epi32(2 * kE8M0Bias + kMXFormats[F].mantissa_bits), scale);
+          _mm512_set1_epi32(2 * kE8M0Bias + kMXFormats[F].mantissa_bits),
+          scale);
       divisor = _mm512_slli_epi32(field, kFraction);
     } else {
       const auto base = _mm512_set1_epi32(Encoding<F, 7>::base);
@@ -227,15 +94,16 @@ inline void store_divisors(__m256i scale_bytes, uint32_t* divisors) {
   }
 }
 
-// Codes in 16-bit lanes: in the upper byte, or, INT8, as 16-bit numbers.
+// Codes in 16-bit lanes: in the upper byte, or, in two's complement, as 16-bit
+// numbers.
 template <int F>
 inline __m512i encode_words(__m512i x, __m512i offset) {
   using E = Encoding<F, 7>;
   const auto magnitude = _mm512_and_si512(x, words(0x7FFF));
   const auto w =
       _mm512_min_epu16(_mm512_subs_epu16(magnitude, offset), words(E::max));
-  const auto missing = _mm512_subs_epu16(
-      words(E::first_normal), _mm512_srli_epi16(w, 7));
+  const auto missing =
+      _mm512_subs_epu16(words(E::first_normal), _mm512_srli_epi16(w, 7));
   // (w & 0x7F) | 0x80
   const auto significand =
       _mm512_ternarylogic_epi32(w, words(0x7F), words(0x80), 0xEA);
@@ -259,19 +127,24 @@ inline __m512i encode_words(__m512i x, __m512i offset) {
   }
 }
 
-// INT8 in 32-bit lanes: the hardware's conversion rounds ties to even.
+// Codes in 32-bit lanes: the hardware's conversion rounds ties to even. Beside
+// six fraction bits a byte has one exponent bit, so that codes are integers.
+template <int F>
 inline __m512i encode_wide(__m512i x, __m512 factor) {
+  constexpr const MXFormat& format = kMXFormats[F];
+  static_assert(format.exponent_bits == 1);
   const auto product = _mm512_mul_ps(_mm512_castsi512_ps(x), factor);
-  return _mm512_cvt_roundps_epi32(
+  const auto number = _mm512_cvt_roundps_epi32(
       product, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-template <bool stream>
-inline void store512(uint8_t* target, __m512i x) {
-  if constexpr (stream) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(target), x);
+  if constexpr (format.twos_complement) {
+    return number;
   } else {
-    _mm512_storeu_si512(target, x);
+    const auto code = _mm512_min_epi32(
+        _mm512_abs_epi32(number), _mm512_set1_epi32(format.max_code));
+    const auto sign = _mm512_srli_epi32(x, 32 - format.bits);
+    // sign_bit ? sign : code
+    return _mm512_ternarylogic_epi32(
+        _mm512_set1_epi32(format.sign_bit()), sign, code, 0xCA);
   }
 }
 
@@ -287,17 +160,23 @@ inline __m512i gather_qwords(__m512i x) {
   return _mm512_permutexvar_epi64(index, x);
 }
 
-template <int F>
+// Bytes of the codes in two registers of 16-bit lanes.
+template <int F, bool wide>
 inline __m512i pack_words(__m512i a, __m512i b) {
-  if constexpr (F == INT8) {
-    return _mm512_packs_epi16(a, b);
+  if constexpr (kMXFormats[F].twos_complement) {
+    // Saturation leaves the most negative number, which is no code.
+    return _mm512_max_epi8(
+        _mm512_packs_epi16(a, b), _mm512_set1_epi8(-kMXFormats[F].max_code));
+  } else if constexpr (wide) {
+    return _mm512_packus_epi16(a, b);
   } else {
-    return _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    return _mm512_packus_epi16(
+        _mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
   }
 }
 
-// Encoding leaves the memory idle, and hardware prefetchers stop at the end of a
-// page, which is as long as a group of float32 blocks. So the encoding of one
+// Encoding leaves the memory idle, and hardware prefetchers stop at the end of
+// a page, which is as long as a group of float32 blocks. So the encoding of one
 // group fetches a later one; where the input isn't contiguous it is a wrong
 // guess, and harmless.
 constexpr int64_t kPrefetchGroups = 2;
@@ -354,7 +233,7 @@ void quantize_group(
       const auto factor = _mm512_set1_ps(c10::bit_cast<float>(divisors[i]));
       const auto pair = load_wide<In>(inputs[i]);
       return _mm512_packs_epi32(
-          encode_wide(pair.low, factor), encode_wide(pair.high, factor));
+          encode_wide<F>(pair.low, factor), encode_wide<F>(pair.high, factor));
     } else {
       const auto offset = _mm512_set1_epi32(static_cast<int>(divisors[i]));
       const void* source = kept[i];
@@ -367,19 +246,17 @@ void quantize_group(
   if constexpr (format.codes_per_byte() == 2) {
     const auto nibbles = _mm512_set1_epi16(0x1001); // low + 16 * high
     for (int i = 0; i < kGroup; i += 4) {
-      const auto ab = pack_words<F>(codes(i), codes(i + 1));
-      const auto cd = pack_words<F>(codes(i + 2), codes(i + 3));
+      const auto ab = pack_words<F, wide>(codes(i), codes(i + 1));
+      const auto cd = pack_words<F, wide>(codes(i + 2), codes(i + 3));
       const auto packed = _mm512_packus_epi16(
           _mm512_maddubs_epi16(ab, nibbles), _mm512_maddubs_epi16(cd, nibbles));
       store512<stream>(payload + i * 16, gather_dwords(packed));
     }
   } else {
     for (int i = 0; i < kGroup; i += 2) {
-      const auto packed = pack_words<F>(codes(i), codes(i + 1));
+      const auto packed = pack_words<F, wide>(codes(i), codes(i + 1));
       if constexpr (wide) {
-        // The saturation of the packing leaves -128.
-        const auto in_range = _mm512_max_epi8(packed, _mm512_set1_epi8(-127));
-        store512<stream>(payload + i * 32, gather_dwords(in_range));
+        store512<stream>(payload + i * 32, gather_dwords(packed));
       } else {
         store512<stream>(payload + i * 32, gather_qwords(packed));
       }
@@ -389,8 +266,8 @@ void quantize_group(
        special &= special - 1) {
     const int i = __builtin_ctz(special);
     constexpr int bytes = 32 / format.codes_per_byte();
-    scale[i] = quantize_block<F, In>(
-        inputs[i], 1, 32, addend, payload + i * bytes);
+    scale[i] =
+        quantize_block<F, In>(inputs[i], 1, 32, addend, payload + i * bytes);
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Included by QuantizeMXKernel.cpp alone, once for each instruction set: numbers,
-// dtypes, and one block in portable code.
+// Included by QuantizeMXKernel.cpp alone, once for each instruction set:
+// numbers, dtypes, and one block in portable code.
 //
 // All arithmetic that decides a code or a scale is on integers, or in float32
 // steps that are exact and meet no subnormal. So neither flush-to-zero nor the
@@ -31,7 +31,7 @@ constexpr int kGroup = 32;
 // Elements that the portable code keeps beside the block.
 constexpr int64_t kChunk = 256;
 
-enum Format : int { E4M3, E5M2, E2M3, E3M2, E2M1, INT8 };
+// Templates take a format as its position F in the table.
 
 // The numbers that encoding needs. A float's bits are shifted so that the
 // exponent field counts from the smallest power of two that can still round to
@@ -46,8 +46,7 @@ struct Encoding {
   // Room for the bits that denormalising shifts out. A lane of 16 or 32 bits
   // then holds the code in its top byte, with the bits to round off below.
   static constexpr int spare = mantissa + 1;
-  static constexpr int max =
-      ((format.emax() + base) << fraction) |
+  static constexpr int max = ((format.emax() + base) << fraction) |
       (format.max_mantissa() << (fraction - mantissa));
 };
 
@@ -73,8 +72,8 @@ struct Float16 {
     const uint32_t magnitude = x & 0x7FFF;
     const uint32_t sign = static_cast<uint32_t>(x & 0x8000) << 16;
     // As float(integer), which is never subnormal, times 2^-24.
-    const uint32_t subnormal =
-        c10::bit_cast<uint32_t>(static_cast<float>(static_cast<int>(magnitude)));
+    const uint32_t subnormal = c10::bit_cast<uint32_t>(
+        static_cast<float>(static_cast<int>(magnitude)));
     uint32_t bits = (magnitude << 13) + (112u << kFraction);
     bits = magnitude >= 0x7C00 ? bits + (112u << kFraction) : bits;
     bits = magnitude < 0x0400 ? subnormal - (24u << kFraction) : bits;
@@ -110,8 +109,7 @@ inline uint32_t encode(int32_t shifted) {
   using E = Encoding<F, kFraction>;
   constexpr int code_shift = 24;
   const int32_t w = std::min<int32_t>(shifted, E::max);
-  const int32_t missing =
-      std::clamp(E::first_normal - (w >> kFraction), 0, 31);
+  const int32_t missing = std::clamp(E::first_normal - (w >> kFraction), 0, 31);
   const uint32_t significand =
       (static_cast<uint32_t>(w) & (kMinNormal - 1)) | kMinNormal;
   const auto denormal =
@@ -162,8 +160,8 @@ inline uint8_t encode_bits(uint32_t bits, int32_t offset, int32_t lowest) {
   return with_sign<F>(encode<F>(magnitude - offset), bits);
 }
 
-// Calls f with n, as a constant where it is one of these: loops of a known length
-// or stride become vector instructions without remainder.
+// Calls f with n, as a constant where it is one of these: loops of a known
+// length or stride become vector instructions without remainder.
 template <int64_t... constants, typename Func>
 inline void with_constant(int64_t n, Func&& f) {
   const bool known =

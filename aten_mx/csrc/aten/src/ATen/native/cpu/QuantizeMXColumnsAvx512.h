@@ -1,7 +1,7 @@
 #pragma once
 
-// Included by QuantizeMXKernel.cpp alone: blocks of 32 along another dimension than
-// the innermost one of memory.
+// Included by QuantizeMXKernel.cpp alone: blocks of 32 along another dimension
+// than the innermost one of memory.
 
 #include <ATen/native/cpu/QuantizeMXAvx512.h>
 #include <ATen/native/cpu/QuantizeMXJob.h>
@@ -13,11 +13,11 @@ namespace {
 
 #if defined(CPU_CAPABILITY_AVX512)
 
-// ---- blocks of 32 that lie across the rows of memory -------------------------
+// ---- blocks of 32 that lie across the rows of memory -----------------------
 //
 // Lanes are neighbouring blocks, so maxima and scales come without any shuffle.
-// A tile is read row by row, in runs as long as memory and prefetchers want them;
-// the codes are transposed at the end, as bytes.
+// A tile is read row by row, in runs as long as memory and prefetchers want
+// them; the codes are transposed at the end, as bytes.
 
 // Lanes beyond the last column read as zero.
 template <typename In>
@@ -38,7 +38,9 @@ inline Pair load_wide_masked(const typename In::raw* input, __mmask32 mask) {
 }
 
 template <typename In>
-inline __m512i load_words_masked(const typename In::raw* input, __mmask32 mask) {
+inline __m512i load_words_masked(
+    const typename In::raw* input,
+    __mmask32 mask) {
   if constexpr (std::is_same_v<In, BFloat16Bits>) {
     return _mm512_maskz_loadu_epi16(mask, input);
   } else {
@@ -54,9 +56,9 @@ struct Columns {
   using Raw = typename In::raw;
   static constexpr bool wide = kWide(F, std::is_same_v<In, BFloat16Bits>);
   static constexpr int registers = wide ? 2 : 1; // of a strip of 32 columns
-  // Tiles follow each other across a page and then down the blocks, or down at once.
-  // Measured on (4096, 4096), two threads: float32 2.1 to 2.4 ms across, 2.2 to 3.0
-  // down; bfloat16 1.3 ms down, 1.4 to 2.3 across.
+  // Tiles follow each other across a page and then down the blocks, or down at
+  // once. Measured on (4096, 4096), two threads: float32 2.1 to 2.4 ms
+  // across, 2.2 to 3.0 down; bfloat16 1.3 ms down, 1.4 to 2.3 across.
   static constexpr bool across = sizeof(Raw) == 4;
   static constexpr int columns = across ? 64 : 256;
   static constexpr int panel = across ? 4096 / (columns * sizeof(Raw)) : 1;
@@ -82,9 +84,9 @@ struct Columns {
     }
   };
 
-  // 16-bit lanes of a block, with a line more than the strips take: rows a power of
-  // two apart would compete for a few sets of the first cache. Wide lanes would not
-  // stay there, and are read again.
+  // 16-bit lanes of a block, with a line more than the strips take: rows a
+  // power of two apart would compete for a few sets of the first cache. Wide
+  // lanes would not stay there, and are read again.
   __m512i kept[wide ? 1 : 32][strips + 1];
   __m512i divisors[strips][registers];
   __m512i codes[payload_rows][strips / 2];
@@ -106,8 +108,8 @@ struct Columns {
     }
     for (int s = 0; 32 * s < input.count; s += 2) {
       for (int row = 0; row < block_bytes; ++row) {
-        // Encoding leaves the memory idle, and no hardware prefetcher expects what is
-        // read next: the same rows of the next tile, or the next block.
+        // Encoding leaves the memory idle, and no hardware prefetcher expects
+        // what is read next: the same rows of the next tile, or the next block.
         for (int i = 0; i < per_byte; ++i) {
           const int this_row = row * per_byte + i;
           const auto* next = across ? input.at(this_row, s + strips)
@@ -135,8 +137,8 @@ struct Columns {
       } else {
         const auto x = load_words_masked<In>(input.at(row, s), mask);
         kept[row][s] = x;
-        low = _mm512_max_epu16(
-            low, _mm512_and_si512(x, words(kMagnitude >> 16)));
+        low =
+            _mm512_max_epu16(low, _mm512_and_si512(x, words(kMagnitude >> 16)));
       }
     }
     amax[0] = low;
@@ -151,7 +153,8 @@ struct Columns {
       __m512i (&divisor)[registers]) {
     if constexpr (wide) {
       const auto scales = scales_of_wide<F>(amax, addend);
-      store_divisors<F, true>(scales.bytes, reinterpret_cast<uint32_t*>(divisor));
+      store_divisors<F, true>(
+          scales.bytes, reinterpret_cast<uint32_t*>(divisor));
       return scales;
     } else {
       const auto scales = scales_of_words<F>(amax[0], addend >> 16);
@@ -166,8 +169,8 @@ struct Columns {
     if constexpr (wide) {
       const auto pair = load_wide_masked<In>(input.at(row, s), input.lanes(s));
       return low_halves(
-          encode_wide(pair.low, _mm512_castsi512_ps(divisors[s][0])),
-          encode_wide(pair.high, _mm512_castsi512_ps(divisors[s][1])));
+          encode_wide<F>(pair.low, _mm512_castsi512_ps(divisors[s][0])),
+          encode_wide<F>(pair.high, _mm512_castsi512_ps(divisors[s][1])));
     } else {
       return encode_words<F>(kept[row][s], divisors[s][0]);
     }
@@ -187,12 +190,8 @@ struct Columns {
       }
       return _mm512_packus_epi16(bytes[0], bytes[1]);
     } else {
-      const auto packed = pack_words<F>(
+      return pack_words<F, wide>(
           code_words(input, row, s), code_words(input, row, s + 1));
-      if constexpr (F == INT8) {
-        return _mm512_max_epi8(packed, _mm512_set1_epi8(-127));
-      }
-      return packed;
     }
   }
 };
@@ -210,8 +209,8 @@ inline void transpose_lanes(__m512i (&rows)[16]) {
   }
 }
 
-// 64 rows of 64 bytes, as payload_row packed them, become the lines of 64 columns,
-// "step" registers apart.
+// 64 rows of 64 bytes, as payload_row packed them, become the lines of 64
+// columns, "step" registers apart.
 inline void transpose_bytes(
     const __m512i* rows,
     int64_t row_step,

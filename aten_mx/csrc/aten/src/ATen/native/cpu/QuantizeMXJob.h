@@ -2,7 +2,7 @@
 
 // Included by QuantizeMXKernel.cpp alone: a call, and where its blocks lie.
 
-#include <ATen/native/quantized/QuantizeMX.h>
+#include <ATen/native/quantized/QuantizeMXCall.h>
 
 #include <c10/util/irange.h>
 
@@ -12,13 +12,14 @@ namespace at::native {
 namespace {
 
 // Rows of the output, and bytes of each, that are made together where the input
-// is not contiguous along dim: there a cache line holds elements of several rows.
+// is not contiguous along dim: there a cache line holds elements of several
+// rows.
 constexpr int64_t kTileRows = 64;
 
 // The dimensions other than dim, in their order; a row is one index of them.
 struct Rows {
-  MXSizes sizes;
-  MXSizes strides;
+  MXSizes<int64_t> sizes;
+  MXSizes<int64_t> strides;
   int64_t count = 1;
 
   Rows(IntArrayRef all_sizes, IntArrayRef all_strides, int64_t dim) {
@@ -42,7 +43,8 @@ struct Rows {
 
   // Rows that follow each other at the distance of their length are one row.
   int64_t merge_into(int64_t length, int64_t stride) {
-    while (!sizes.empty() && (sizes.back() == 1 || strides.back() == length * stride)) {
+    while (!sizes.empty() &&
+           (sizes.back() == 1 || strides.back() == length * stride)) {
       length *= sizes.back();
       count /= sizes.back();
       sizes.pop_back();

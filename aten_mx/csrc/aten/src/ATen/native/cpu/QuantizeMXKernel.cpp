@@ -1,5 +1,5 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/native/quantized/QuantizeMX.h>
+#include <ATen/native/cpu/QuantizeMXKernel.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@
 namespace at::native {
 namespace {
 
-// ---- quantize -----------------------------------------------------------------
+// ---- quantize --------------------------------------------------------------
 
 #if defined(CPU_CAPABILITY_AVX512)
 
@@ -90,9 +90,9 @@ void quantize_blocks(const QuantizeJob& job, int64_t begin, int64_t end) {
 constexpr int64_t kGrainElements = 16384;
 
 // Streaming stores bypass the caches, which pays where the output would not
-// stay in them anyway. Not above: allocations of 32 MiB and more are mapped anew
-// each time (glibc's largest threshold), and the kernel's zeroing of a new page
-// has just brought it into the cache.
+// stay in them anyway. Not above: allocations of 32 MiB and more are mapped
+// anew each time (glibc's largest threshold), and the kernel's zeroing of a new
+// page has just brought it into the cache.
 constexpr int64_t kStreamFrom = int64_t{4} << 20;
 constexpr int64_t kStreamBelow = int64_t{32} << 20;
 
@@ -132,8 +132,7 @@ void quantize_tiled(const QuantizeJob& job) {
   int64_t tile_bytes = kTileRows;
   int64_t panel = 1; // tiles side by side before those below
 #if defined(CPU_CAPABILITY_AVX512)
-  const bool by_columns =
-      job.block_size == 32 && job.rows.strides[inner] == 1;
+  const bool by_columns = job.block_size == 32 && job.rows.strides[inner] == 1;
   if (by_columns) {
     tile_rows = Columns<F, In>::columns;
     tile_bytes = Columns<F, In>::payload_rows;
@@ -173,10 +172,9 @@ void quantize_tiled(const QuantizeJob& job) {
           Tile tile;
           tile.row_stride = job.rows.strides[inner];
           tile.row_step = row_step;
-          tile.count =
-              std::min(tile_rows, inner_size - row_tile * tile_rows);
-          tile.offset = outer.offset(outer_row) +
-              row_tile * tile_rows * tile.row_stride;
+          tile.count = std::min(tile_rows, inner_size - row_tile * tile_rows);
+          tile.offset =
+              outer.offset(outer_row) + row_tile * tile_rows * tile.row_stride;
           tile.first =
               (outer_row / row_step * inner_size + row_tile * tile_rows) *
                   row_step +
@@ -226,26 +224,21 @@ void quantize_dtype(const QuantizeJob& job, ScalarType dtype) {
   }
 }
 
-// Calls f with the position in the table as a constant.
-template <typename Func>
-void with_format(const MXFormat& format, Func&& f) {
-  switch (&format - kMXFormats.data()) {
-    case E4M3:
-      return f(std::integral_constant<int, E4M3>{});
-    case E5M2:
-      return f(std::integral_constant<int, E5M2>{});
-    case E2M3:
-      return f(std::integral_constant<int, E2M3>{});
-    case E3M2:
-      return f(std::integral_constant<int, E3M2>{});
-    case E2M1:
-      return f(std::integral_constant<int, E2M1>{});
-    case INT8:
-      return f(std::integral_constant<int, INT8>{});
-    default:
-      TORCH_INTERNAL_ASSERT(false);
-  }
+// Calls f with the format's position in the table as a constant.
+template <typename Func, int... positions>
+void with_format(
+    const MXFormat& format,
+    Func&& f,
+    std::integer_sequence<int, positions...> /*all*/) {
+  const auto position = &format - kMXFormats.data();
+  const bool known =
+      ((position == positions &&
+        (f(std::integral_constant<int, positions>{}), true)) ||
+       ...);
+  TORCH_INTERNAL_ASSERT(known);
 }
+
+using MXPositions = std::make_integer_sequence<int, int{kMXFormats.size()}>;
 
 bool worth_streaming(const void* data, int64_t bytes) {
   return kStreamFrom <= bytes && bytes < kStreamBelow &&
@@ -257,7 +250,7 @@ void quantize_mx_kernel(
     const Tensor& scale,
     const Tensor& input,
     const MXFormat& format,
-    MXScaleMode mode,
+    const MXScaleMode& mode,
     int64_t dim,
     int64_t block_size,
     bool swizzled) {
@@ -265,7 +258,7 @@ void quantize_mx_kernel(
       static_cast<uint8_t*>(payload.mutable_data_ptr()),
       static_cast<uint8_t*>(scale.mutable_data_ptr()),
       input.const_data_ptr(),
-      mx_rounding_addend(format, mode, kFraction),
+      mode.addend(format, kFraction),
       input.size(dim) / block_size,
       block_size,
       input.size(dim) == 1 ? 1 : input.stride(dim),
@@ -275,12 +268,15 @@ void quantize_mx_kernel(
   if (swizzled) {
     job.swizzle.emplace(input.size(-2), job.blocks_per_row);
   }
-  with_format(format, [&](auto index) {
-    quantize_dtype<index>(job, input.scalar_type());
-  });
+  with_format(
+      format,
+      [&](auto position) {
+        quantize_dtype<position>(job, input.scalar_type());
+      },
+      MXPositions{});
 }
 
-// ---- dequantize ---------------------------------------------------------------
+// ---- dequantize ------------------------------------------------------------
 
 template <int F, typename Out>
 void dequantize_job(const DequantizeJob& job) {
@@ -318,20 +314,24 @@ void dequantize_mx_kernel(
       scale.stride(dim),
       std::nullopt,
       scale.size(dim),
-      worth_streaming(output.const_data_ptr(), static_cast<int64_t>(output.nbytes()))};
+      worth_streaming(
+          output.const_data_ptr(), static_cast<int64_t>(output.nbytes()))};
   if (swizzled) {
     job.swizzle.emplace(output.size(-2), job.blocks_per_row);
   }
-  with_format(format, [&](auto index) {
-    switch (output.scalar_type()) {
-      case ScalarType::Float:
-        return dequantize_job<index, ToFloat32>(job);
-      case ScalarType::BFloat16:
-        return dequantize_job<index, ToBFloat16>(job);
-      default:
-        return dequantize_job<index, ToFloat16>(job);
-    }
-  });
+  with_format(
+      format,
+      [&](auto position) {
+        switch (output.scalar_type()) {
+          case ScalarType::Float:
+            return dequantize_job<position, ToFloat32>(job);
+          case ScalarType::BFloat16:
+            return dequantize_job<position, ToBFloat16>(job);
+          default:
+            return dequantize_job<position, ToFloat16>(job);
+        }
+      },
+      MXPositions{});
 }
 
 } // namespace

@@ -51,7 +51,8 @@ struct TileBlock {
 
   template <bool subnormals>
   void encode_line(const raw* line, bool upper_half, uint8_t* out) const {
-    uint8_t line_codes[kTileRows]; // of its own: bytes elsewhere could be anyone's
+    uint8_t
+        line_codes[kTileRows]; // of its own: bytes elsewhere could be anyone's
     with_constant<kTileRows>(count, [&](auto n) {
       with_constant<1>(row_stride, [&](auto step) {
         for (int64_t i = 0; i < n; ++i) {
@@ -60,8 +61,9 @@ struct TileBlock {
         }
       });
       for (int64_t i = 0; i < n; ++i) {
-        out[i] = upper_half ? static_cast<uint8_t>(out[i] | (line_codes[i] << 4))
-                            : line_codes[i];
+        out[i] = upper_half
+            ? static_cast<uint8_t>(out[i] | (line_codes[i] << 4))
+            : line_codes[i];
       }
     });
   }
@@ -104,7 +106,8 @@ struct TileBlock {
 template <int F, typename In>
 void quantize_tile(const QuantizeJob& job, const Tile& tile) {
   const int64_t bytes = payload_bytes<F>(job.block_size);
-  const auto* base = static_cast<const typename In::raw*>(job.input) + tile.offset;
+  const auto* base =
+      static_cast<const typename In::raw*>(job.input) + tile.offset;
   TileBlock<F, In> block;
   block.stride = job.stride;
   block.row_stride = tile.row_stride;
@@ -114,7 +117,8 @@ void quantize_tile(const QuantizeJob& job, const Tile& tile) {
     const int64_t step = tile.row_step * job.blocks_per_row;
     block.input = base + c * job.block_size * job.stride;
     block.find_scales(job.block_size, job.addend);
-    block.put_payload(job.block_size, job.payload + first * bytes, step * bytes);
+    block.put_payload(
+        job.block_size, job.payload + first * bytes, step * bytes);
     for (const auto i : c10::irange(tile.count)) {
       job.put_scale(first + i * step, block.scale[i]);
     }

@@ -1,26 +1,24 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/native/DispatchStub.h>
+// What quantize_mx and dequantize_mx are about: the element formats, the scale
+// modes and the layout of a swizzled scale. One row of a table each; the rest
+// follows from the row.
+
 #include <c10/core/ScalarType.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string_view>
-#include <tuple>
 
 namespace at::native {
 
-// Microscaling (MX) element formats, one row each. A code is the integer that
-// is stored; its value is the number it means before the block's scale.
+// An element format. A code is the integer that is stored; its value is the
+// number it means before the block's scale.
 // Source: OCP Microscaling Formats (MX) v1.0, section 5.3.
 struct MXFormat {
   std::string_view name;
-  // kFloat etc. never occur here, so Undefined can stand for "PyTorch has none"
-  ScalarType dtype;
+  ScalarType dtype; // Undefined: PyTorch has none
   int bits;
   int exponent_bits;
   int mantissa_bits;
@@ -45,150 +43,143 @@ struct MXFormat {
   constexpr int codes_per_byte() const {
     return 8 / bits;
   }
+  constexpr bool has_dtype() const {
+    return dtype != ScalarType::Undefined;
+  }
   // Payload of the string overloads: raw bytes below eight bits.
   constexpr ScalarType payload_dtype() const {
-    return bits == 8 ? dtype : ScalarType::Byte;
+    return bits == 8 && has_dtype() ? dtype : ScalarType::Byte;
   }
 };
 
 // INT8 is a row like the others because its magnitudes are those of a float
 // with one exponent bit and six fraction bits (implied scale 2^-6).
 // clang-format off
-inline constexpr std::array<MXFormat, 6> kMXFormats{{
-    // name, dtype, bits, exponent bits, mantissa bits, max, inf, nan
-    {"fp8_e4m3", ScalarType::Float8_e4m3fn,    8, 4, 3, 0b0'1111'110, 0,    0b0'1111'111, false},
-    {"fp8_e5m2", ScalarType::Float8_e5m2,      8, 5, 2, 0b0'11110'11, 0x7C, 0b0'11111'11, false},
-    {"fp6_e2m3", ScalarType::Undefined,        6, 2, 3, 0b0'11'111,   0,    0,            false},
-    {"fp6_e3m2", ScalarType::Undefined,        6, 3, 2, 0b0'111'11,   0,    0,            false},
-    {"fp4_e2m1", ScalarType::Float4_e2m1fn_x2, 4, 2, 1, 0b0'11'1,     0,    0,            false},
-    {"int8",     ScalarType::Char,             8, 1, 6, 0b0'1'111111, 0,    0,            true},
-}};
+inline constexpr std::array kMXFormats{
+    // name, dtype,
+    //     bits, exponent bits, mantissa bits, max, inf, nan, two's complement
+    MXFormat{"fp8_e4m3", ScalarType::Float8_e4m3fn,
+        8, 4, 3, 0b0'1111'110, 0,    0b0'1111'111, false},
+    MXFormat{"fp8_e5m2", ScalarType::Float8_e5m2,
+        8, 5, 2, 0b0'11110'11, 0x7C, 0b0'11111'11, false},
+    MXFormat{"fp6_e2m3", ScalarType::Undefined,
+        6, 2, 3, 0b0'11'111,   0,    0,            false},
+    MXFormat{"fp6_e3m2", ScalarType::Undefined,
+        6, 3, 2, 0b0'111'11,   0,    0,            false},
+    MXFormat{"fp4_e2m1", ScalarType::Float4_e2m1fn_x2,
+        4, 2, 1, 0b0'11'1,     0,    0,            false},
+    MXFormat{"int8",     ScalarType::Char,
+        8, 1, 6, 0b0'1'111111, 0,    0,            true},
+};
 // clang-format on
 
-enum class MXScaleMode : int64_t { Floor = 0, Ceil = 1, Even = 2, Rceil = 3 };
+// What every kernel takes for granted of a row.
+constexpr bool mx_is_supported(const MXFormat& format) {
+  const int magnitudes = 1 << (format.exponent_bits + format.mantissa_bits);
+  return format.exponent_bits >= 1 && format.mantissa_bits >= 1 &&
+      1 + format.exponent_bits + format.mantissa_bits == format.bits &&
+      format.codes_per_byte() <= 2 && format.max_code < magnitudes &&
+      format.inf_code < magnitudes && format.nan_code < magnitudes &&
+      // With one exponent bit a code is a number, which can be negated; it must
+      // not share its byte.
+      (!format.twos_complement ||
+       (format.exponent_bits == 1 && format.codes_per_byte() == 1)) &&
+      // Codes above the largest finite one are infinity and NaN.
+      (format.inf_code == 0 || format.nan_code != 0);
+}
+
+constexpr bool mx_all_are_supported() {
+  for (const auto& format : kMXFormats) {
+    if (!mx_is_supported(format)) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(mx_all_are_supported());
+
+// A scale mode: what to add to the bits of a block's largest magnitude, whose
+// fraction field has fraction_bits bits, so that the carry into the exponent
+// rounds it up where the mode says so.
+struct MXScaleMode {
+  std::string_view name;
+  int64_t value; // as callers pass it
+  uint32_t (*addend)(const MXFormat& format, int fraction_bits);
+};
+
+inline constexpr std::array kMXScaleModes{
+    MXScaleMode{
+        "floor",
+        0,
+        [](const MXFormat& /*format*/, int /*fraction_bits*/) -> uint32_t {
+          return 0;
+        }},
+    MXScaleMode{
+        "ceil",
+        1,
+        [](const MXFormat& /*format*/, int fraction_bits) -> uint32_t {
+          return (1u << fraction_bits) - 1;
+        }},
+    MXScaleMode{
+        "even",
+        2,
+        [](const MXFormat& format, int fraction_bits) -> uint32_t {
+          return 1u << (fraction_bits - format.mantissa_bits - 1);
+        }},
+    MXScaleMode{
+        "rceil",
+        3,
+        [](const MXFormat& format, int fraction_bits) -> uint32_t {
+          return (1u << fraction_bits) - 1 -
+              (static_cast<uint32_t>(format.max_mantissa())
+               << (fraction_bits - format.mantissa_bits));
+        }},
+};
+
+// Rounds up by one binade at most, which is what the kernels allow for.
+constexpr bool mx_modes_carry_once() {
+  for (const auto& mode : kMXScaleModes) {
+    for (const auto& format : kMXFormats) {
+      if (mode.addend(format, 23) >= 1u << 23) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+static_assert(mx_modes_carry_once());
+
+// A call names a row by one of these, so no two rows share it.
+template <typename Rows, typename Key>
+constexpr bool mx_are_distinct(const Rows& rows, Key key) {
+  for (const auto& row : rows) {
+    const auto same = [&](const auto& other) { return key(other) == key(row); };
+    if (std::count_if(rows.begin(), rows.end(), same) != 1) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(mx_are_distinct(kMXFormats, [](const auto& format) {
+  return format.name;
+}));
+static_assert(mx_are_distinct(kMXScaleModes, [](const auto& mode) {
+  return mode.name;
+}));
+static_assert(mx_are_distinct(kMXScaleModes, [](const auto& mode) {
+  return mode.value;
+}));
 
 inline constexpr int kMXScaleNaN = 0xFF;
+
+// A swizzled scale is laid out in tiles of 128 rows by 4 columns. A tile is 32
+// rows of 4 groups of 4 columns.
 inline constexpr int64_t kMXSwizzleNone = 0;
 inline constexpr int64_t kMXSwizzle32x4x4 = 1;
 inline constexpr int64_t kMXSwizzleBlockSize = 32;
 inline constexpr int64_t kMXTileRows = 128;
 inline constexpr int64_t kMXTileColumns = 4;
-
-// What to add to the bits of a block's largest magnitude, whose fraction field
-// has fraction_bits bits, so that the carry into the exponent rounds it up.
-constexpr uint32_t mx_rounding_addend(
-    const MXFormat& format,
-    MXScaleMode mode,
-    int fraction_bits) {
-  const uint32_t below_carry = (1u << fraction_bits) - 1;
-  const int dropped_bits = fraction_bits - format.mantissa_bits;
-  switch (mode) {
-    case MXScaleMode::Floor:
-      return 0;
-    case MXScaleMode::Ceil:
-      return below_carry;
-    case MXScaleMode::Even:
-      return 1u << (dropped_bits - 1);
-    case MXScaleMode::Rceil:
-      return below_carry -
-          (static_cast<uint32_t>(format.max_mantissa()) << dropped_bits);
-  }
-  return 0;
-}
-
-using MXSizes = c10::SmallVector<int64_t, 5>;
-
-// A valid call: dim counted from the front, and the outputs it will have. Each
-// is dense with dim innermost and the other dimensions in their order.
-struct MXQuantizeCall {
-  const MXFormat* format;
-  int64_t dim;
-  MXScaleMode mode;
-  MXSizes output_sizes;
-  MXSizes scale_sizes;
-  ScalarType output_dtype;
-};
-
-struct MXDequantizeCall {
-  const MXFormat* format;
-  int64_t dim;
-  MXSizes output_sizes;
-  ScalarType output_dtype;
-};
-
-// Validation shared by every entry. The element format is a dtype in the base
-// overloads and a string in the .format ones; exactly one of the two is given.
-TORCH_API MXQuantizeCall describe_quantize_mx(
-    const Tensor& self,
-    int64_t dim,
-    int64_t block_size,
-    std::optional<ScalarType> dtype,
-    std::optional<std::string_view> elem_format,
-    int64_t scale_calculation_mode,
-    int64_t swizzle_type);
-
-TORCH_API MXDequantizeCall describe_dequantize_mx(
-    const Tensor& self,
-    const Tensor& scale,
-    int64_t dim,
-    int64_t block_size,
-    std::optional<std::string_view> elem_format,
-    ScalarType dtype,
-    int64_t swizzle_type);
-
-TORCH_API std::tuple<Tensor, Tensor> quantize_mx_cpu(
-    const Tensor& self,
-    int64_t dim,
-    int64_t block_size,
-    ScalarType dtype,
-    int64_t scale_calculation_mode);
-
-TORCH_API std::tuple<Tensor, Tensor> quantize_mx_format_cpu(
-    const Tensor& self,
-    int64_t dim,
-    int64_t block_size,
-    std::string_view elem_format,
-    int64_t scale_calculation_mode,
-    int64_t swizzle_type);
-
-TORCH_API Tensor dequantize_mx_cpu(
-    const Tensor& self,
-    const Tensor& scale,
-    int64_t dim,
-    int64_t block_size,
-    ScalarType dtype);
-
-TORCH_API Tensor dequantize_mx_format_cpu(
-    const Tensor& self,
-    const Tensor& scale,
-    int64_t dim,
-    int64_t block_size,
-    std::string_view elem_format,
-    ScalarType dtype,
-    int64_t swizzle_type);
-
-// The kernels see bytes: payload and scale as uint8, dim counted from the
-// front. A swizzled scale that is written has its padding zeroed before.
-using quantize_mx_fn = void (*)(
-    const Tensor& payload,
-    const Tensor& scale,
-    const Tensor& input,
-    const MXFormat& format,
-    MXScaleMode mode,
-    int64_t dim,
-    int64_t block_size,
-    bool swizzled);
-
-using dequantize_mx_fn = void (*)(
-    const Tensor& output,
-    const Tensor& payload,
-    const Tensor& scale,
-    const MXFormat& format,
-    int64_t dim,
-    int64_t block_size,
-    bool swizzled);
-
-DECLARE_DISPATCH(quantize_mx_fn, quantize_mx_stub)
-DECLARE_DISPATCH(dequantize_mx_fn, dequantize_mx_stub)
+inline constexpr int64_t kMXTileGroups = 4;
+inline constexpr int64_t kMXGroupRows = kMXTileRows / kMXTileGroups;
 
 } // namespace at::native
