@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -207,3 +208,47 @@ def test_schemas_are_those_of_the_table_of_overloads(document: Path) -> None:
     """All of them, in their order, and no other."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
     assert [row.schema for row in OVERLOADS] in [block.splitlines() for block in blocks]
+
+
+def layers() -> dict[str, int]:
+    """The package's modules and folders, by their row in CONTRIBUTING's first table."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.partition("\n## Layout\n")[2].partition("\n\n| folder |")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {
+        name.rstrip("/").removesuffix(".py"): layer
+        for layer, row in enumerate(rows)
+        for name in re.findall(r"`([\w/.]+)`", row)
+    }
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules and folders of the package that a file imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "aten_mx":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aten_mx."):
+            found.add(str(node.module).split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("aten_mx.")}
+    return found
+
+
+def test_the_layout_names_every_module_and_no_other() -> None:
+    package = ROOT / "aten_mx"
+    modules = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    folders = {path.name for path in package.iterdir() if path.is_dir() and any(path.glob("*.*"))}
+    assert set(layers()) == {*modules, *folders - {"__pycache__"}} | {"csrc"}
+
+
+def test_modules_import_what_the_layout_allows() -> None:
+    order, wrong, count = layers(), [], 0
+    for path in sorted((ROOT / "aten_mx").rglob("*.py")):
+        own = path.relative_to(ROOT / "aten_mx").with_suffix("").parts[0]
+        for name in imported_modules(path) if own != "__init__" else ():
+            count += 1
+            if name in order and order[name] > order[own]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 50
