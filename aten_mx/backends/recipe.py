@@ -36,7 +36,7 @@ FLAGS = (
     # by where its loops happened to lie.
     *("-falign-functions=64", "-falign-loops=64"),
 )
-WARNINGS: tuple[str, ...] = ()
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
 """For our own files. PyTorch's headers are system headers to the compiler, which reports none."""
 
 LIBRARIES = ("-ltorch_cpu", "-lc10")
