@@ -46,6 +46,8 @@ _DEFINITIONS = (
 # by where its loops happened to lie.
 _FLAGS = (
     *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG", "-Wall", "-Wextra", "-Werror"),
+    # GCC 12 finds its own AVX-512 intrinsics uninitialized, which they are on purpose.
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),
     # GCC warns about its own AVX-512 intrinsics (its bug 105593); PyTorch builds without it too.
     "-Wno-maybe-uninitialized",
     *("-falign-functions=64", "-falign-loops=64"),
