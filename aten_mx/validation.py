@@ -50,7 +50,7 @@ def check_quantize(
         element: the ``dtype`` of the base overload, or the ``elem_format`` of ``.format``.
 
     Raises:
-        TypeError, IndexError, ValueError: as the contract's section 6 lists them.
+        TypeError, IndexError, ValueError: as listed in specification.md, 6.
     """
     op = "quantize_mx"
     _check_dense(op, "self", self)
@@ -90,7 +90,7 @@ def check_dequantize(
         elem_format: ``None`` for the base overload, whose format is the payload's dtype.
 
     Raises:
-        TypeError, IndexError, ValueError, RuntimeError: as the contract's section 6 lists them.
+        TypeError, IndexError, ValueError, RuntimeError: as listed in specification.md, 6.
     """
     op = "dequantize_mx"
     _check_dense(op, "self", self)

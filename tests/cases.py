@@ -5,7 +5,7 @@ The rows themselves are in ``cases_scale.py`` (special values, the four scale ru
 saturation, signs) and ``cases_dequantize.py``. Their bytes are worked out by hand from the
 contract, with the arithmetic beside them; nothing here runs the package. A bug starts as a row.
 
-``source`` is the public report a row comes from, or the section of the contract that it pins.
+``source`` is the public report a row comes from, or a number of ``specification.md``.
 """
 
 from itertools import cycle, islice
@@ -23,7 +23,7 @@ NOT_CEIL = "floor even rceil"  # many a power-of-two boundary concerns CEIL alon
 NOT_FLOOR = "ceil even rceil"  # the modes that raise the exponent of a significand near 2
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-# The formats that the ScalarType overload knows, SPEC section 2.
+# The formats that the ScalarType overload knows, specification.md, 2.
 SCALAR_TYPES = {
     "fp8_e4m3": torch.float8_e4m3fn,
     "fp8_e5m2": torch.float8_e5m2,

@@ -121,9 +121,9 @@ ELEMENT_CASES = [
     Row("61440_alone", "musubi-tuner#192", "fp8_e5m2", NOT_FLOOR, ALL_DTYPES,
         (61440.0,), 128, (0x78,)),
     # FLOOR: 7 saturates, 5 ties to 4, 2.5 ties to 2. Else X = 1: 3.5 -> 4, 2.5 -> 2, 1.25 -> 1.
-    Row("7_5_2.5", "SPEC 3.5", "fp4_e2m1", "floor", ALL_DTYPES,
+    Row("7_5_2.5", "3.5", "fp4_e2m1", "floor", ALL_DTYPES,
         (7.0, 5.0, 2.5), 127, (0x7, 0x6, 0x4)),
-    Row("7_5_2.5", "SPEC 3.5", "fp4_e2m1", NOT_FLOOR, ALL_DTYPES,
+    Row("7_5_2.5", "3.5", "fp4_e2m1", NOT_FLOOR, ALL_DTYPES,
         (7.0, 5.0, 2.5), 128, (0x6, 0x4, 0x2)),
     # CEIL: X = 1 already for 6. 3, 1.25 -> 1, 1.75 -> 2.
     Row("6_2.5_3.5", "ROCm/aiter#2247", "fp4_e2m1", NOT_CEIL, ALL_DTYPES,
@@ -144,14 +144,14 @@ ELEMENT_CASES = [
     # -2: X = 1, -64. Never -128.
     Row("minus_two", "amd/Quark#12", "int8", ALL_MODES, ALL_DTYPES, (-2.0, 2.0), 128, (0xC0, 0x40)),
     # 1.99 = 0x3FFEB852: 127.36 -> 127. The other modes have X = 1: 63.68, 63.997, 0.25, 0.75.
-    Row("near_two", "SPEC 3.5", "int8", "floor", "f32",
+    Row("near_two", "3.5", "int8", "floor", "f32",
         (0x3FFEB852, 0xBFFFFCB9, 2.0**-7, 3 * 2.0**-7), 127, (0x7F, 0x81, 0x00, 0x02)),
-    Row("near_two", "SPEC 3.5", "int8", NOT_FLOOR, "f32",
+    Row("near_two", "3.5", "int8", NOT_FLOOR, "f32",
         (0x3FFEB852, 0xBFFFFCB9, 2.0**-7, 3 * 2.0**-7), 128, (0x40, 0xC0, 0x00, 0x01)),
 
     # --- signs: kept on zeros and on what rounds to zero; INT8 has one zero ---
     # P of 1 is 2^emax; 2^-40 underflows everywhere. All modes: 1 is a power of two.
-    *(Row("signs_of_zero", "SPEC 3.5", fmt, ALL_MODES, "f32 bf16",
+    *(Row("signs_of_zero", "3.5", fmt, ALL_MODES, "f32 bf16",
           (1.0, 0.0, -0.0, 2.0**-40, -(2.0**-40)), scale, (one, 0, minus_zero, 0, minus_zero))
       for fmt, scale, one, minus_zero in (
           ("fp8_e4m3", 119, 0x78, 0x80), ("fp8_e5m2", 112, 0x78, 0x80),
@@ -159,7 +159,7 @@ ELEMENT_CASES = [
           ("fp4_e2m1", 125, 0x06, 0x08), ("int8", 127, 0x40, 0x00),
       )),
     # 1e-9 = 0x3089705F * 2^15 = 3.28e-5 is 2.15 * 2^-16: E5M2 still holds it.
-    Row("1e-9", "SPEC 3.5", "fp8_e5m2", ALL_MODES, "f32", (1.0, 0x3089705F, 0xB089705F),
+    Row("1e-9", "3.5", "fp8_e5m2", ALL_MODES, "f32", (1.0, 0x3089705F, 0xB089705F),
         112, (0x78, 0x02, 0x82)),
     # [1, 2, 4] -> codes 2, 4, 6: the first byte is 0x42 (pytorch/ao#2939, tests/test_cases.py).
     Row("1_2_4", "pytorch/ao#2939", "fp4_e2m1", ALL_MODES, ALL_DTYPES, (1.0, 2.0, 4.0),

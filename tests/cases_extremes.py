@@ -23,7 +23,8 @@ def _each(
     ]
 
 
-# --- the largest finite inputs: never a NaN block (SPEC 3.3, torchao EVEN gives 0xFF here) ----
+# --- the largest finite inputs: never a NaN block (specification.md, 3.3) ---
+# TorchAO's EVEN gives 0xFF here.
 
 # FLOOR: X = 127 - emax, the significand is nearly 2 and P saturates.
 LARGEST_FLOOR = {
@@ -49,15 +50,15 @@ LARGEST_CARRY = {
 EVEN_AT_TOP = LARGEST_CARRY | {"int8": (254, (0x7C, 0x84))}
 
 LARGEST_CASES = [
-    *_each("flt_max", "SPEC 3.3", "floor", "f32", (0x7F7FFFFF, 0xFF7FFFFF), LARGEST_FLOOR),
-    *_each("flt_max", "SPEC 3.3", NOT_FLOOR, "f32", (0x7F7FFFFF, 0xFF7FFFFF), LARGEST_CARRY),
+    *_each("flt_max", "3.3", "floor", "f32", (0x7F7FFFFF, 0xFF7FFFFF), LARGEST_FLOOR),
+    *_each("flt_max", "3.3", NOT_FLOOR, "f32", (0x7F7FFFFF, 0xFF7FFFFF), LARGEST_CARRY),
     # 1.9921875 * 2^127: for INT8 127.5 -> 128 -> 127 by saturation.
-    *_each("bf16_max", "SPEC 3.3", "floor", "bf16", (0x7F7F, 0xFF7F), LARGEST_FLOOR),
-    *_each("bf16_max", "SPEC 3.3", NOT_FLOOR, "bf16", (0x7F7F, 0xFF7F), LARGEST_CARRY),
-    *_each("carry_at_top", "SPEC 3.3", "even", "f32", (0x7F780000, 0xFF780000), EVEN_AT_TOP),
-    *_each("carry_at_top", "SPEC 3.3", "even", "bf16", (0x7F78, 0xFF78), EVEN_AT_TOP),
+    *_each("bf16_max", "3.3", "floor", "bf16", (0x7F7F, 0xFF7F), LARGEST_FLOOR),
+    *_each("bf16_max", "3.3", NOT_FLOOR, "bf16", (0x7F7F, 0xFF7F), LARGEST_CARRY),
+    *_each("carry_at_top", "3.3", "even", "f32", (0x7F780000, 0xFF780000), EVEN_AT_TOP),
+    *_each("carry_at_top", "3.3", "even", "bf16", (0x7F78, 0xFF78), EVEN_AT_TOP),
     # CEIL gives X = 128, clamped: P = 1.5 and not 0.75. The other modes give 127 at once.
-    Row("clamped_at_top", "SPEC 3.3", "int8", ALL_MODES, "f32 bf16",
+    Row("clamped_at_top", "3.3", "int8", ALL_MODES, "f32 bf16",
         (1.5 * 2.0**127, -(2.0**127)), 254, (0x60, 0xC0)),
 ]  # fmt: skip
 
@@ -91,14 +92,14 @@ FP16_SMALLEST = {
 }
 
 FP16_CASES = [
-    *_each("fp16_max", "SPEC 3.3", "floor", "f16 f32", (65504.0,), FP16_MAX_FLOOR),
-    *_each("fp16_max", "SPEC 3.3", NOT_FLOOR, "f16 f32", (65504.0,), FP16_MAX_CARRY),
-    *_each("fp16_smallest", "SPEC 3.3", ALL_MODES, "f16 f32 bf16", (2.0**-24, -(2.0**-24)),
+    *_each("fp16_max", "3.3", "floor", "f16 f32", (65504.0,), FP16_MAX_FLOOR),
+    *_each("fp16_max", "3.3", NOT_FLOOR, "f16 f32", (65504.0,), FP16_MAX_CARRY),
+    *_each("fp16_smallest", "3.3", ALL_MODES, "f16 f32 bf16", (2.0**-24, -(2.0**-24)),
            FP16_SMALLEST),
     # 0x03FF = 1023 * 2^-24 = 1.998 * 2^-15, the largest subnormal. FLOOR: X = -15 - 8, 511.5
     # saturates; the others carry: 255.75 -> 256.
-    Row("fp16_subnormal", "SPEC 3.3", "fp8_e4m3", "floor", "f16", (0x03FF,), 104, (0x7E,)),
-    Row("fp16_subnormal", "SPEC 3.3", "fp8_e4m3", NOT_FLOOR, "f16", (0x03FF,), 105, (0x78,)),
+    Row("fp16_subnormal", "3.3", "fp8_e4m3", "floor", "f16", (0x03FF,), 104, (0x7E,)),
+    Row("fp16_subnormal", "3.3", "fp8_e4m3", NOT_FLOOR, "f16", (0x03FF,), 105, (0x78,)),
 ]  # fmt: skip
 
 # --- the smallest inputs: scale byte 0 is 2^-127, the elements carry the rest -----------------
@@ -145,15 +146,15 @@ SMALLEST_CASES = [
            LARGEST_SUBNORMAL),
     # INT8 sees the shared exponent of subnormals: the significand has to be normalised first.
     # X = -127, P = 1.9999998 saturates; with the carry X = -126, P = 0.9999999 -> 64/64.
-    Row("largest_subnormal", "SPEC 3.3", "int8", "floor", "f32", (0x007FFFFF,), 0, (0x7F,)),
-    Row("largest_subnormal", "SPEC 3.3", "int8", NOT_FLOOR, "f32", (0x007FFFFF,), 1, (0x40,)),
+    Row("largest_subnormal", "3.3", "int8", "floor", "f32", (0x007FFFFF,), 0, (0x7F,)),
+    Row("largest_subnormal", "3.3", "int8", NOT_FLOOR, "f32", (0x007FFFFF,), 1, (0x40,)),
     # 127/64 * 2^-127 exactly: RCEIL stays, EVEN does not carry; CEIL: 63.5 ties to 64.
-    Row("max_at_byte_0", "SPEC 3.3", "int8", NOT_CEIL, "f32", (0x007F0000,), 0, (0x7F,)),
-    Row("max_at_byte_0", "SPEC 3.3", "int8", "ceil", "f32", (0x007F0000,), 1, (0x40,)),
-    Row("max_at_byte_0", "SPEC 3.3", "int8", NOT_CEIL, "bf16", (0x007F,), 0, (0x7F,)),
-    Row("max_at_byte_0", "SPEC 3.3", "int8", "ceil", "bf16", (0x007F,), 1, (0x40,)),
-    Row("above_max_at_byte_0", "SPEC 3.3", "int8", "rceil", "f32", (0x007F0001,), 1, (0x40,)),
-    Row("below_max_at_byte_0", "SPEC 3.3", "int8", "rceil", "f32", (0x007EFFFF,), 0, (0x7F,)),
+    Row("max_at_byte_0", "3.3", "int8", NOT_CEIL, "f32", (0x007F0000,), 0, (0x7F,)),
+    Row("max_at_byte_0", "3.3", "int8", "ceil", "f32", (0x007F0000,), 1, (0x40,)),
+    Row("max_at_byte_0", "3.3", "int8", NOT_CEIL, "bf16", (0x007F,), 0, (0x7F,)),
+    Row("max_at_byte_0", "3.3", "int8", "ceil", "bf16", (0x007F,), 1, (0x40,)),
+    Row("above_max_at_byte_0", "3.3", "int8", "rceil", "f32", (0x007F0001,), 1, (0x40,)),
+    Row("below_max_at_byte_0", "3.3", "int8", "rceil", "f32", (0x007EFFFF,), 0, (0x7F,)),
     # Around 448 * 2^-127 = 0x04600000 the modes part: FLOOR and EVEN stay at byte 0 (448.00003
     # saturates), CEIL is at 1 already (224 = 1.75 * 2^7). RCEIL: threshold rows with k = -127.
     Row("448_at_byte_0", "TensorLib#99", "fp8_e4m3", "floor even", "f32",
@@ -162,9 +163,9 @@ SMALLEST_CASES = [
         (0x04600001, 0x04600000, 0x045FFFFF), 1, (0x76, 0x76, 0x76)),
     # The clamp from below: E5M2 has emax 15. 2^-111 is X = -126; 2^-112 is X = -127; 2^-113 would
     # be X = -128, clamped, P = 2^14.
-    Row("above_clamp", "SPEC 3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-111,), 1, (0x78,)),
-    Row("at_clamp", "SPEC 3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-112,), 0, (0x78,)),
-    Row("under_clamp", "SPEC 3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-113,), 0, (0x74,)),
+    Row("above_clamp", "3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-111,), 1, (0x78,)),
+    Row("at_clamp", "3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-112,), 0, (0x78,)),
+    Row("under_clamp", "3.3", "fp8_e5m2", ALL_MODES, "f32 bf16", (2.0**-113,), 0, (0x74,)),
     # bf16 5e-36 = 213/128 * 2^-118: X = -126. 13.3125/8 * 2^8 -> 13/8; half of it likewise; the
     # smallest bfloat16, 2^-133, is 2^-7 = 4 * 2^-9. An Inf reciprocal made NaNs of such a block.
     Row("5e-36", "flashinfer#2440", "fp8_e4m3", NOT_CEIL, "bf16",

@@ -11,7 +11,7 @@ from cases import QuantizeCase as Row
 
 FLT_MAX = 0x7F7FFFFF
 
-# Code that fills a NaN block, code of -0.0 (SPEC 3.2, 3.5).
+# Code that fills a NaN block, code of -0.0 (specification.md, 3.2 and 3.5).
 SPECIAL_CODES = {
     "fp8_e4m3": (0x7F, 0x80),
     "fp8_e5m2": (0x7F, 0x80),
@@ -23,7 +23,7 @@ SPECIAL_CODES = {
 
 
 def _special(fmt: str, nan_code: int, minus_zero: int) -> list[Row]:
-    """SPEC 3.2 and 3.3: one NaN or Inf anywhere makes the block NaN, zeros keep their signs."""
+    """specification.md, 3.2: one NaN or Inf makes the block NaN, zeros keep their signs."""
 
     def nan_block(name: str, source: str, dtypes: str, *values: float | int) -> Row:
         return Row(name, source, fmt, ALL_MODES, dtypes, values, 0xFF, (nan_code,))
@@ -42,15 +42,15 @@ def _special(fmt: str, nan_code: int, minus_zero: int) -> list[Row]:
         nan_block("nan_in_zeros", "triton#10291", ALL_DTYPES, 0.0, -0.0, nan),
         nan_block("inf_both_signs", "flashinfer#4023", ALL_DTYPES, inf, 1.0, -inf, 0.0),
         nan_block("inf_negative", "flashinfer#4023", ALL_DTYPES, 1.0, -inf),
-        nan_block("inf_and_nan", "SPEC 3.2", ALL_DTYPES, -inf, nan, 0.0),
+        nan_block("inf_and_nan", "3.2", ALL_DTYPES, -inf, nan, 0.0),
         # NaNs by their bits: signalling, negative, every payload bit set.
-        nan_block("nan_signalling_f32", "SPEC 3.1", "f32", 1.0, 0x7F800001),
-        nan_block("nan_negative_signalling_f32", "SPEC 3.1", "f32", 1.0, 0xFF800001),
-        nan_block("nan_all_ones_f32", "SPEC 3.1", "f32", 0xFFFFFFFF, FLT_MAX),
-        nan_block("nan_signalling_bf16", "SPEC 3.1", "bf16", 1.0, 0x7F81),
-        nan_block("nan_all_ones_bf16", "SPEC 3.1", "bf16", 1.0, 0xFFFF),
-        nan_block("nan_signalling_f16", "SPEC 3.1", "f16", 1.0, 0x7C01),
-        nan_block("nan_all_ones_f16", "SPEC 3.1", "f16", 1.0, 0xFFFF),
+        nan_block("nan_signalling_f32", "3.1", "f32", 1.0, 0x7F800001),
+        nan_block("nan_negative_signalling_f32", "3.1", "f32", 1.0, 0xFF800001),
+        nan_block("nan_all_ones_f32", "3.1", "f32", 0xFFFFFFFF, FLT_MAX),
+        nan_block("nan_signalling_bf16", "3.1", "bf16", 1.0, 0x7F81),
+        nan_block("nan_all_ones_bf16", "3.1", "bf16", 1.0, 0xFFFF),
+        nan_block("nan_signalling_f16", "3.1", "f16", 1.0, 0x7C01),
+        nan_block("nan_all_ones_f16", "3.1", "f16", 1.0, 0xFFFF),
         zero_block("zeros", (0.0,), (0,)),
         zero_block("zeros_signed", (0.0, -0.0, -0.0), (0, minus_zero, minus_zero)),
         zero_block("zeros_negative", (-0.0,), (minus_zero,)),
@@ -60,7 +60,7 @@ def _special(fmt: str, nan_code: int, minus_zero: int) -> list[Row]:
 # Thresholds of the scale rules. Each row: the threshold in f32, bf16 and f16 bits, then scale byte
 # and code of an amax one ulp below, at, and one ulp above it.
 THRESHOLDS = {
-    # SPEC 3.3, RCEIL: the exponent goes up just above max_normal * 2^k (onnxruntime#32122).
+    # specification.md, 3.3, RCEIL: X goes up just above max_normal * 2^k (onnxruntime#32122).
     # Below and at it P rounds to the maximum; above it P is half the maximum.
     "rceil": {
         # 448 = 1.75 * 2^8; above: 224 = 1.75 * 2^7
@@ -77,7 +77,7 @@ THRESHOLDS = {
         # One bfloat16 ulp below is 126.5, a tie: a row of its own, int8_tie_below_max.
         "int8": (0x3FFE0000, None, 0x3FF0, (127, 0x7F), (127, 0x7F), (128, 0x40)),
     },
-    # SPEC 3.3, EVEN: the significand is rounded half up to m bits, so it carries from
+    # specification.md, 3.3, EVEN: the significand is rounded half up to m bits, so it carries from
     # 2 - 2^-(m+1) on (ROCm/aiter#3212). Below it P saturates; from it on P is 2^emax, some by a
     # tie to even.
     "even": {
@@ -94,7 +94,7 @@ THRESHOLDS = {
         # m=6: 1.9921875. 127.49 -> 127; 63.75 -> 64
         "int8": (0x3FFF0000, 0x3FFF, 0x3FF8, (127, 0x7F), (128, 0x40), (128, 0x40)),
     },
-    # SPEC 3.3, CEIL: at a power of two the exponent is exact, one ulp above it is one more.
+    # specification.md, 3.3, CEIL: at a power of two X is exact, one ulp above it is one more.
     # amax 1.0: below and at it P is 2^emax, above it 2^(emax-1).
     "ceil": {
         "fp8_e4m3": (0x3F800000, 0x3F80, 0x3C00, (119, 0x78), (119, 0x78), (120, 0x70)),
@@ -104,7 +104,7 @@ THRESHOLDS = {
         "fp4_e2m1": (0x3F800000, 0x3F80, 0x3C00, (125, 0x06), (125, 0x06), (126, 0x04)),
         "int8": (0x3F800000, 0x3F80, 0x3C00, (127, 0x40), (127, 0x40), (128, 0x20)),
     },
-    # SPEC 3.3, FLOOR: one ulp below 8 the exponent is still 2 and P saturates (log2 says 3).
+    # specification.md, 3.3, FLOOR: one ulp below 8 X is still 2 and P saturates (log2 says 3).
     "floor": {
         "fp8_e4m3": (0x41000000, 0x4100, 0x4800, (121, 0x7E), (122, 0x78), (122, 0x78)),
         "fp8_e5m2": (0x41000000, 0x4100, 0x4800, (114, 0x7B), (115, 0x78), (115, 0x78)),
@@ -118,7 +118,7 @@ SIDES = ("below", "at", "above")
 THRESHOLD_SOURCE = {
     "rceil": "onnxruntime#32122",
     "even": "ROCm/aiter#3212",
-    "ceil": "SPEC 3.3",
+    "ceil": "3.3",
     "floor": "vllm#43557",
 }
 
@@ -184,17 +184,17 @@ SCALE_ROWS = [
     # FLOOR: X = -2, P = 7 saturates.
     Row("1.75_floor", "ROCm/aiter#3212", "fp4_e2m1", "floor", ALL_DTYPES, (1.75,), 125, (0x7,)),
     # 448 = 1.75 * 2^8. FLOOR: X = 6, 7 saturates. Else X = 7: 3.5 ties to 4. 1/64, 1/128 vanish.
-    Row("448_e2m1_floor", "SPEC 3.3", "fp4_e2m1", "floor", ALL_DTYPES,
+    Row("448_e2m1_floor", "3.3", "fp4_e2m1", "floor", ALL_DTYPES,
         (448.0, 1.0), 133, (0x7, 0x0)),
-    Row("448_e2m1", "SPEC 3.3", "fp4_e2m1", NOT_FLOOR, ALL_DTYPES, (448.0, 1.0), 134, (0x6, 0x0)),
+    Row("448_e2m1", "3.3", "fp4_e2m1", NOT_FLOOR, ALL_DTYPES, (448.0, 1.0), 134, (0x6, 0x0)),
     # 7.9 = 1.975 * 4 saturates at 7.5; with X = 1, 3.95 -> 4.
-    Row("7.9_floor", "SPEC 3.3", "fp6_e2m3", "floor", "f32", (0x40FCCCCD,), 127, (0x1F,)),
-    Row("7.9_carry", "SPEC 3.3", "fp6_e2m3", NOT_FLOOR, "f32", (0x40FCCCCD,), 128, (0x18,)),
+    Row("7.9_floor", "3.3", "fp6_e2m3", "floor", "f32", (0x40FCCCCD,), 127, (0x1F,)),
+    Row("7.9_carry", "3.3", "fp6_e2m3", NOT_FLOOR, "f32", (0x40FCCCCD,), 128, (0x18,)),
     # 31 = 1.9375 * 16 saturates at 28; with X = 1, 15.5 -> 16.
-    Row("31_floor", "SPEC 3.3", "fp6_e3m2", "floor", ALL_DTYPES, (31.0,), 127, (0x1F,)),
-    Row("31_carry", "SPEC 3.3", "fp6_e3m2", NOT_FLOOR, ALL_DTYPES, (31.0,), 128, (0x1C,)),
+    Row("31_floor", "3.3", "fp6_e3m2", "floor", ALL_DTYPES, (31.0,), 127, (0x1F,)),
+    Row("31_carry", "3.3", "fp6_e3m2", NOT_FLOOR, ALL_DTYPES, (31.0,), 128, (0x1C,)),
     # One bfloat16 ulp below 127/64: 126.5 ties to 126.
-    Row("int8_tie_below_max", "SPEC 3.5", "int8", NOT_CEIL, "bf16", (0x3FFD,), 127, (0x7E,)),
+    Row("int8_tie_below_max", "3.5", "int8", NOT_CEIL, "bf16", (0x3FFD,), 127, (0x7E,)),
 ]
 # fmt: on
 

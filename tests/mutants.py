@@ -38,7 +38,7 @@ def _mode(name: str, change: str) -> Mutant:
 
 
 MUTANTS = {
-    # Section 3, rules 1 and 2: the block maximum, NaN and Inf.
+    # specification.md, 3.1 and 3.2: the block maximum, NaN and Inf.
     "the first value is not in the maximum": Mutant(
         Q, "absolute.amax(-1)", "absolute[..., 1:].amax(-1)"
     ),
@@ -105,7 +105,7 @@ MUTANTS = {
         "    values = self.detach()",
         "    self.view(torch.uint8).add_(1); values = self.detach()",
     ),
-    # Section 5: layout.
+    # specification.md, 5: layout.
     "nibbles are swapped": Mutant(
         Q,
         "payload = pack_nibbles(payload)",
@@ -119,7 +119,7 @@ MUTANTS = {
         "        _as_output(payload, call.output),",
         "        _as_output(payload, call.output).contiguous(),",
     ),
-    # Section 4: dequantization.
+    # specification.md, 4: dequantization.
     "scale 0xFF is a number": Mutant(
         D, "return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN)", "return bits"
     ),

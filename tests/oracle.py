@@ -23,7 +23,7 @@ E8M0_BIAS = 127
 E8M0_NAN = 0xFF
 
 
-# --- element formats, SPEC section 2 ----------------------------------------------------------
+# --- element formats: specification.md, 2 ---
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def encode_float(value: Array, dtype: str) -> Array:
     return np.where(np.isnan(value), layout.quiet_nan, bits).astype(layout.storage)
 
 
-# --- quantization, SPEC section 3 -------------------------------------------------------------
+# --- quantization: specification.md, 3 ---
 
 
 def shared_exponent(amax: Array, fmt: Format, mode: int) -> Array:
@@ -208,7 +208,7 @@ def quantize(
     return quantize_values(decode_float(bits, "f32"), block_size, fmt_name, mode, axis)
 
 
-# --- dequantization, SPEC section 4 -----------------------------------------------------------
+# --- dequantization: specification.md, 4 ---
 
 
 def dequantize(codes: Array, scale: Array, block_size: int, fmt_name: str, axis: int = -1) -> Array:
@@ -226,7 +226,7 @@ def dequantize_bits(
     return encode_float(decode_float(product, "f32"), dtype)
 
 
-# --- layout, SPEC section 5 -------------------------------------------------------------------
+# --- layout: specification.md, 5 ---
 
 
 def pack_nibbles(codes: Array, axis: int = -1) -> Array:

@@ -30,7 +30,7 @@ E4M3 = torch.float8_e4m3fn
 
 # --- schemas --------------------------------------------------------------------------------------
 
-# Section 1 of the contract, letter by letter. A C++ kernel is written against these.
+# specification.md, 1, letter by letter. A C++ kernel is written against these.
 SCHEMAS = """
 quantize_mx(Tensor self, int dim, int block_size, ScalarType dtype, int scale_calculation_mode=0) -> (Tensor output, Tensor scale)
 quantize_mx.format(Tensor self, int dim, int block_size, str elem_format, int scale_calculation_mode=0, *, int swizzle_type=0) -> (Tensor output, Tensor scale)

@@ -34,7 +34,7 @@ def random_bits(*shape: int, seed: int = 0) -> Array:
 
 
 def dense_strides(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """SPEC section 5: the strides of ``torch.empty(moved_shape).movedim(-1, dim)``."""
+    """specification.md, 5: the strides of ``torch.empty(moved_shape).movedim(-1, dim)``."""
     moved = [size for d, size in enumerate(shape) if d != dim % len(shape)] + [shape[dim]]
     return torch.empty(moved, device="meta").movedim(-1, dim).stride()
 

@@ -52,7 +52,7 @@ def test_dequantize_every_code(fmt: str, dtype: str) -> None:
         q = to_tensor(payload, SCALAR_TYPES[fmt])
         output = dequantize_mx(q, scale_tensor, -1, BLOCK_SIZE, DTYPES[dtype])
         assert_same_bits(to_bits(output), expected, codes, scale)
-    if fmt == "fp4_e2m1":  # SPEC section 4: `.format` takes both payload dtypes
+    if fmt == "fp4_e2m1":  # specification.md, 4: `.format` takes both payload dtypes
         output = dequantize_mx.format(q, scale_tensor, -1, BLOCK_SIZE, fmt, DTYPES[dtype])
         assert_same_bits(to_bits(output), expected, codes, scale)
 
@@ -77,7 +77,7 @@ def test_dequantize_matches_ml_dtypes(fmt: str) -> None:
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_dequantize_at_scale_one(fmt: str) -> None:
-    """At scale 1 the result is the value itself: the table of SPEC section 2, by its words."""
+    """At scale 1 the result is the value itself: the table of specification.md, 2, by its words."""
     payload, codes, scale = every_code(fmt)
     q = to_tensor(payload[:1], PAYLOAD_DTYPES[fmt])
     one = to_tensor(np.full_like(scale[:1], 127), torch.float8_e8m0fnu)

@@ -12,7 +12,7 @@ from torch import Tensor
 import aten_mx
 from aten_mx.formats import FORMATS
 
-# field-cases 54 to 57 and 62.
+# Inputs that public reports named.
 X = torch.randn(4, 128, generator=torch.Generator().manual_seed(5))
 OUTPUTS = {
     **{name: aten_mx.quantize_mx(X, dtype=name) for name in FORMATS},

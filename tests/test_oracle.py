@@ -27,7 +27,7 @@ from oracle import (
 )
 from witness import WITNESS
 
-# SPEC section 2: bits, emax, max normal, min normal, min subnormal.
+# specification.md, 2: bits, emax, max normal, min normal, min subnormal.
 TABLE = {
     "fp8_e4m3": (8, 8, 448.0, 2.0**-6, 2.0**-9),
     "fp8_e5m2": (8, 15, 57344.0, 2.0**-14, 2.0**-16),
@@ -179,14 +179,14 @@ def test_rows_are_well_formed(cases: list[QuantizeCase] | list[DequantizeCase]) 
 
 
 def test_pack_nibbles() -> None:
-    """[1, 2] at scale 1 is 0x42 (SPEC section 5)."""
+    """[1, 2] at scale 1 is 0x42 (specification.md, 5)."""
     codes = np.array([[0x2, 0x4], [0x1, 0xF]], np.uint8)
     np.testing.assert_array_equal(pack_nibbles(codes), np.array([[0x42], [0xF1]]))
     np.testing.assert_array_equal(pack_nibbles(codes, axis=0), np.array([[0x12, 0xF4]]))
 
 
 def test_swizzle_scale() -> None:
-    """Offsets worked out from SPEC section 5: (r % 32) * 16 + (r // 32) * 4 + c in tiles of 512."""
+    """Offsets by specification.md, 5.4: (r % 32) * 16 + (r // 32) * 4 + c in tiles of 512."""
     scale = np.zeros((2, 130, 5), np.uint8)
     places = {
         (0, 0): 0,

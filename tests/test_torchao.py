@@ -1,4 +1,4 @@
-"""TorchAO's ``to_mx`` and ``to_dtype`` as peers: the same bytes wherever SPEC isn't different.
+"""TorchAO's ``to_mx`` and ``to_dtype`` as peers: the same bytes where the specification agrees.
 
 Each difference (TorchAO 0.18) is a ``test_difference_*`` of ``test_torchao_differences.py``. The
 parity tests leave out exactly the blocks that those name, by predicates that state the rule on the
@@ -46,7 +46,7 @@ def quotient_rounds_to_a_power_of_two(amax: Tensor, fmt: str) -> Tensor:
 
 
 def same_scale(x: Tensor, fmt: str, mode: int) -> Tensor:
-    """Of each block whether SPEC's scale byte is TorchAO's too."""
+    """Of each block whether the specification's scale byte is TorchAO's too."""
     amax = x.double().abs().amax(-1)
     same = ~amax.isinf()  # test_difference_inf_block; a NaN block's is 0xFF for both
     if mode == RCEIL:
@@ -58,7 +58,7 @@ def same_scale(x: Tensor, fmt: str, mode: int) -> Tensor:
 
 
 def same_payload(x: Tensor, fmt: str, mode: int) -> Tensor:
-    """Of each block whether SPEC's codes are TorchAO's too."""
+    """Of each block whether the specification's codes are TorchAO's too."""
     amax = x.double().abs().amax(-1)
     finite_amax = torch.where(amax.isfinite() & (amax > 0), amax, torch.ones(())).numpy()
     exponent = torch.from_numpy(shared_exponent(finite_amax, FORMATS[fmt], mode))

@@ -41,7 +41,7 @@ def first_bytes(side: tuple[Tensor, Tensor], count: int) -> tuple[int, list[int]
 def test_difference_inf_block(
     fmt: str, scale: int, codes: list[int], rceil_codes: list[int], mode: int
 ) -> None:
-    """Inf makes the block NaN here, as SPEC section 3 step 2 and TorchAO's main branch have it.
+    """Inf makes the block NaN here, as specification.md, 3.2 and TorchAO's main branch have it.
 
     0.18 takes it for 2^128: scale byte of that binade (RCEIL: 254, as the instruction saturates)
     and finite codes, Inf itself saturated. The block reads back as large ordinary numbers.
