@@ -161,7 +161,8 @@ def _block_maximum(blocks: Tensor) -> Tensor:
     """``blocks.amax(-1)``, which PyTorch refuses for more than 64 dimensions."""
     if blocks.dim() <= 64:
         return blocks.amax(-1)
-    return blocks.flatten(0, -2).amax(-1).unflatten(0, blocks.shape[:-1])
+    maximum: Tensor = blocks.flatten(0, -2).amax(-1).unflatten(0, blocks.shape[:-1])
+    return maximum
 
 
 def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:

@@ -86,20 +86,12 @@ def quantize_mx(
         >>> output.shape, output.stride(), scale.shape
         (torch.Size([32, 3]), (1, 32), torch.Size([2, 3]))
     """
-    if has_torch_function_unary(input):
-        return handle_torch_function(  # type: ignore[no-any-return]
-            quantize_mx,
-            (input,),
-            input,
-            dim,
-            block_size,
-            dtype,
-            scale_calculation_mode,
-            swizzle_type=swizzle_type,
-        )
     op = torch.ops.aten_mx.quantize_mx
     mode = _int_or_text(scale_calculation_mode, ScaleCalculationMode.parse)
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if has_torch_function_unary(input):  # torch.fx.symbolic_trace: the call is one node
+        arguments = (input, dim, block_size, dtype, mode)
+        return handle_torch_function(quantize_mx, (input,), *arguments, swizzle_type=swizzle)
     if not (isinstance(mode, int) and isinstance(swizzle, int)):
         # In the contract's order: an earlier fault wins, and the text is the op's.
         check_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
@@ -166,20 +158,14 @@ def dequantize_mx(
         >>> aten_mx.dequantize_mx(output, scale, block_size=2, elem_format="fp4_e2m1")
         tensor([[1., 4.]])
     """
-    if has_torch_function_variadic(input, scale):
-        return handle_torch_function(  # type: ignore[no-any-return]
-            dequantize_mx,
-            (input, scale),
-            input,
-            scale,
-            dim,
-            block_size,
-            dtype,
-            elem_format=elem_format,
-            swizzle_type=swizzle_type,
-        )
     op = torch.ops.aten_mx.dequantize_mx
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if has_torch_function_variadic(input, scale):
+        # One node: a traced payload has no dtype yet that would tell the format.
+        keywords = {"elem_format": elem_format, "swizzle_type": swizzle}
+        return handle_torch_function(
+            dequantize_mx, (input, scale), input, scale, dim, block_size, dtype, **keywords
+        )
     if not isinstance(swizzle, int):
         args = (input, scale, dim, block_size, elem_format, dtype)
         check_dequantize(*args, swizzle_type=swizzle)

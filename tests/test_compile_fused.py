@@ -1,8 +1,7 @@
-"""``torch.compile`` fuses the ops with what is before and after them: still the bytes of eager mode.
+"""``torch.compile`` fuses the ops with what is before and after them: the bytes stay the same.
 
 Between two operations on 16-bit floats that it fuses, Inductor leaves out the rounding to 16 bits.
-A second one lies between each input and the cast or product that made it only where the test has
-one operation there: two of them differ from eager mode without these ops too.
+So one operation makes each input here: after two, the input itself differs from eager mode's.
 """
 
 from __future__ import annotations
@@ -34,14 +33,16 @@ def fused(
 ) -> list[Tensor]:
     """Both ops behind and before other operations; formats, modes and dims rotate with ``turn``."""
     results = []
-    made = (x * y, x + y, x - y, wide.to(x.dtype), x @ y.mT)
+    cast = wide.to(x.dtype)
+    made = (x + y, cast, x - y) if turn % 2 else (x * y, cast, x @ y.mT)
     for i, values in enumerate(made):
         number = i + turn
         fmt = list(FORMATS)[number % len(FORMATS)]
         dim = (number + turn // len(FORMATS)) % 3
         output, out_scale = QUANTIZE.format(values, dim, 32, fmt, (number + turn // 2) % 4)
-        back = DEQUANTIZE.format(output, out_scale, dim, 32, fmt, x.dtype)
-        results += [output, out_scale, *consumers(back)]
+        results += [output, out_scale]
+    back = DEQUANTIZE.format(output, out_scale, dim, 32, fmt, x.dtype)
+    results += consumers(back)
     for i in (0, 3):
         fmt = list(FORMATS.values())[(i + turn) % len(FORMATS)]
         codes = payload[..., ::2].contiguous() if fmt.codes_per_byte == 2 else payload
@@ -64,16 +65,22 @@ def operands(dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 @pytest.mark.proves("emulated, compiled")
 @pytest.mark.parametrize(
-    "turn", [pytest.param(turn, marks=pytest.mark.slow if turn else ()) for turn in range(12)]
+    "turn", [pytest.param(turn, marks=pytest.mark.slow if turn > 1 else ()) for turn in range(24)]
 )
-@pytest.mark.parametrize("dtype", SIXTEEN_BIT, ids=str)
-def test_fused_with_other_operations(dtype: torch.dtype, turn: int) -> None:
-    tensors = operands(dtype)
+def test_fused_with_other_operations(turn: int) -> None:
+    tensors = operands(SIXTEEN_BIT[turn // 2 % 2 if turn > 1 else turn])
     got = torch.compile(fused, fullgraph=True)(*tensors, turn)
     expected = fused(*tensors, turn)
     wrong = [
         index
         for index, pair in enumerate(zip(got, expected, strict=True))
-        if not torch.equal(*(bytes_of(tensor.contiguous()) for tensor in pair))
+        if not torch.equal(*map(comparable, pair))
     ]
     assert not wrong
+
+
+def comparable(tensor: Tensor) -> Tensor:
+    """Bytes, with one NaN: which one another operation makes of ours is its own affair."""
+    if tensor.is_floating_point() and tensor.itemsize > 1:
+        tensor = tensor.masked_fill(tensor.isnan(), torch.nan)
+    return bytes_of(tensor.contiguous())
