@@ -205,12 +205,8 @@ def test_symbolic_trace_of_the_front_doors() -> None:
 
 def expanded(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     """A tensor of any size in one element of memory."""
-    return (
-        torch.zeros((1,) * len(shape), dtype=torch.uint8, device=device)
-        .view(torch.uint8)
-        .to(dtype)
-        .expand(shape)
-    )
+    one = torch.zeros((1,) * len(shape), dtype=dtype, device=device)
+    return one.expand(shape)
 
 
 @contextlib.contextmanager
