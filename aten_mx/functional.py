@@ -7,8 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import (
+    handle_torch_function,
+    has_torch_function_unary,
+    has_torch_function_variadic,
+)
 
-from aten_mx.formats import FORMAT_OF_DTYPE
+from aten_mx.formats import FORMATS, ElementFormat
 from aten_mx.layout import SwizzleType
 from aten_mx.scaling import ScaleCalculationMode
 from aten_mx.validation import check_dequantize, check_quantize
@@ -84,12 +89,15 @@ def quantize_mx(
     op = torch.ops.aten_mx.quantize_mx
     mode = _int_or_text(scale_calculation_mode, ScaleCalculationMode.parse)
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if has_torch_function_unary(input):  # torch.fx.symbolic_trace: the call is one node
+        arguments = (input, dim, block_size, dtype, mode)
+        return handle_torch_function(quantize_mx, (input,), *arguments, swizzle_type=swizzle)
     if not (isinstance(mode, int) and isinstance(swizzle, int)):
         # In the contract's order: an earlier fault wins, and the text is the op's.
         check_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
     if isinstance(dtype, str):
         return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
-    fmt = FORMAT_OF_DTYPE.get(dtype)
+    fmt = _format_of(dtype)
     if swizzle == 0 or fmt is None:  # without a format the op says so
         return op.default(input, dim, block_size, dtype, mode)  # type: ignore[no-any-return]
     output, scale = op.format(input, dim, block_size, fmt.name, mode, swizzle_type=swizzle)
@@ -152,16 +160,34 @@ def dequantize_mx(
     """
     op = torch.ops.aten_mx.dequantize_mx
     swizzle = _int_or_text(swizzle_type, SwizzleType.parse)
+    if has_torch_function_variadic(input, scale):
+        # One node: a traced payload has no dtype yet that would tell the format.
+        keywords = {"elem_format": elem_format, "swizzle_type": swizzle}
+        return handle_torch_function(
+            dequantize_mx, (input, scale), input, scale, dim, block_size, dtype, **keywords
+        )
     if not isinstance(swizzle, int):
         args = (input, scale, dim, block_size, elem_format, dtype)
         check_dequantize(*args, swizzle_type=swizzle)
-    if elem_format is None and swizzle != 0 and input.dtype in FORMAT_OF_DTYPE:
-        elem_format = FORMAT_OF_DTYPE[input.dtype].name
+    if elem_format is None and swizzle != 0 and (fmt := _format_of(input.dtype)):
+        elem_format = fmt.name
     if elem_format is None:  # a payload of another dtype gets the op's error
         return op.default(input, scale, dim, block_size, dtype)  # type: ignore[no-any-return]
     return op.format(  # type: ignore[no-any-return]
         input, scale, dim, block_size, elem_format, dtype, swizzle_type=swizzle
     )
+
+
+def _format_of(dtype: torch.dtype) -> ElementFormat | None:
+    """The element format with this dtype, for Dynamo to trace.
+
+    Within ``torch.compiler.nested_compile_region`` it cannot guard a dict whose keys are dtypes
+    (PyTorch 2.13).
+    """
+    for fmt in FORMATS.values():
+        if fmt.dtype is dtype:
+            return fmt
+    return None
 
 
 def _int_or_text(argument: Any, parse: Callable[[Any], int]) -> Any:

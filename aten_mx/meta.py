@@ -25,7 +25,11 @@ class TensorSpec(NamedTuple):
     def empty(self, device: torch.device | str) -> Tensor:
         """An uninitialised tensor of this shape, layout and dtype."""
         moved = [*self.shape[: self.dim], *self.shape[self.dim + 1 :], self.shape[self.dim]]
-        return torch.empty(moved, dtype=self.dtype, device=device).movedim(-1, self.dim)
+        # As bytes: torch.use_deterministic_algorithms(True) fills a new tensor, and PyTorch (2.13)
+        # cannot fill float4_e2m1fn_x2.
+        storage = torch.uint8 if self.dtype.itemsize == 1 else self.dtype
+        empty = torch.empty(moved, dtype=storage, device=device).view(self.dtype)
+        return empty.movedim(-1, self.dim)
 
     @property
     def stride(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -91,10 +92,17 @@ def scaled_mm(
         )
     a = _dequantize(rows, scale_a, swizzle_a)
     b = _dequantize(columns, scale_b if _is_swizzled(swizzle_b) else scale_b.t(), swizzle_b)
-    product = a @ b.t()
+    with _without_autocast(a.device.type):
+        product = a @ b.t()
     if bias is not None:
         product += bias.to(torch.float32)
     return product.to(output_dtype)
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def _is_swizzled(swizzle_type: Any) -> bool:

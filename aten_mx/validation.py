@@ -6,6 +6,7 @@ so that C++ can print the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ from aten_mx.torch_compat import check_value
 
 REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SWIZZLE_BLOCK_SIZE = 32
+_MAX_BYTES = 2**63 - 1
 _MODES = frozenset(map(int, ScaleCalculationMode))
 _SWIZZLES = frozenset(map(int, SwizzleType))
 
@@ -65,6 +67,8 @@ def check_quantize(
     _check_block_size(op, block_size, fmt)
     _check_multiple(op, shape, dim, block_size, shape[dim])
     _check_swizzle(op, swizzle_type, shape, dim, block_size)
+    _check_bytes(op, "output", self, with_size(shape, dim, shape[dim] // fmt.codes_per_byte))
+    _check_bytes(op, "scale", self, scale_shape(shape, dim, block_size, swizzle_type))
 
 
 def describe_quantize(self: Tensor, *args: Any, swizzle_type: int = 0) -> QuantizeCall:
@@ -105,6 +109,7 @@ def check_dequantize(
     _check_block_size(op, block_size, fmt)
     if fmt is not None:  # without a format the payload's dtype is at fault, said below
         codes = shape[dim] * fmt.codes_per_byte
+        _check_bytes(op, "output", self, [codes])  # here, because C++ cannot hold a larger size
         _check_multiple(op, shape, dim, block_size, codes)
         shape = with_size(shape, dim, codes)
     _check_swizzle(op, swizzle_type, shape, dim, block_size)
@@ -118,6 +123,7 @@ def check_dequantize(
             RuntimeError,
             f"{op}: self and scale must be on one device, got {self.device} and {scale.device}",
         )
+    _check_bytes(op, "output", self, [*shape, dtype.itemsize])
 
 
 def describe_dequantize(
@@ -241,6 +247,18 @@ def _check_scale_shape(
         _fail(ValueError, message())
     for got, want in zip(received, expected, strict=True):
         _require(got == want, message)
+
+
+def _check_bytes(op: str, name: str, self: Tensor, factors: Sequence[int]) -> None:
+    """Refuse a result whose bytes, the product of ``factors``, PyTorch cannot count."""
+    if any(isinstance(factor, torch.SymInt) for factor in factors):
+        return  # a guard or an assertion for this would burden every graph
+    if math.prod(factors) > _MAX_BYTES:
+        _fail(
+            ValueError,
+            f"{op}: the {name} for self of shape {list(self.shape)} "
+            "would have more than 2^63 - 1 bytes",
+        )
 
 
 def _names(dtypes: Sequence[torch.dtype] | dict[torch.dtype, ElementFormat]) -> str:
