@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from aten_mx.functional import dequantize_mx, quantize_mx
+from aten_mx.functional import FRONT_DOORS
 
 _ALIASES: tuple[tuple[Any, str, Any], ...] = tuple(
     (owner, function.__name__, function)
     for owner in (torch, torch.Tensor)
-    for function in (quantize_mx, dequantize_mx)
+    for function in FRONT_DOORS
 )
 
 

@@ -201,3 +201,7 @@ def _int_or_text(argument: Any, parse: Callable[[Any], int]) -> Any:
         return int(parse(argument))
     except ValueError:
         return str(getattr(argument, "value", argument))
+
+
+FRONT_DOORS: tuple[Callable[..., Any], ...] = (quantize_mx, dequantize_mx)
+"""What the alias puts into ``torch``."""

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aten_mx import emulated
 from aten_mx.compiler import forget_compiled
 from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
 from aten_mx.torch_compat import BACKEND_KEYS, key_has_kernel, registrations, remove_library
@@ -200,7 +199,7 @@ def kernels() -> list[KernelInfo]:
     rows = []
     for row in OVERLOADS:
         rows += [_info(row, key) for key in BACKEND_KEYS if key_has_kernel(row.qualified_name, key)]
-        source = _source(getattr(emulated, row.op))
+        source = _source(row.emulate)
         key = "CompositeImplicitAutograd"
         rows.append(KernelInfo(row.name, key, "emulated kernel", "inlined", source))
     return rows
