@@ -11,7 +11,8 @@ formats, modes and dtypes rotate through the rest.
         actual = torch.compile(sample.overload)(*sample.args, **sample.kwargs)
         assert_same(actual, expected)  # bytes, strides, dtypes and devices
 
-As pytest parameters: ``@pytest.mark.parametrize("sample", quantize_samples(), ids=name_of)``.
+A test calls them when it runs: ``dequantize_samples()`` runs a kernel, and none may run while tests
+are collected.
 """
 
 from __future__ import annotations
@@ -67,11 +68,6 @@ class Sample(NamedTuple):
         """The same call with ``function`` of each tensor argument."""
         args = tuple(function(arg) if isinstance(arg, Tensor) else arg for arg in self.args)
         return self._replace(args=args)
-
-
-def name_of(sample: Sample) -> str:
-    """Test id of a sample."""
-    return sample.name
 
 
 class Layout(NamedTuple):

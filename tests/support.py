@@ -40,9 +40,14 @@ def run_python(program: str, *arguments: str, cwd: Path | None = None, **environ
 
 def run_tests_of_the_contract(selection: str, **environment: str) -> None:
     """Tests of the emulated kernel in a process of their own, whose environment says on which."""
-    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *selection.split()]
-    result = _run(["-m", "pytest", *options], Path(__file__).parent, environment)
+    result = run_pytest(*selection.split(), **environment)
     assert result.returncode == 0, result.stdout
+
+
+def run_pytest(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own, in the folder of the tests."""
+    always = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    return _run([*always, *options], Path(__file__).parent, environment)
 
 
 def _run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from samples import DEQUANTIZE, QUANTIZE, bytes_of
+from sample_calls import DEQUANTIZE, QUANTIZE, bytes_of
 from torch import Tensor
 
 from aten_mx.formats import FORMATS

@@ -6,11 +6,13 @@ device most is asked by ``cpp_device_checks.py``, in one process.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
-from support import run_python
+from support import run_pytest, run_python
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "cpp_backend"
@@ -46,6 +48,17 @@ def test_device(builds: dict[str, str]) -> None:
     checks = str(HERE / "cpp_device_checks.py")
     output = run(DEVICE_CHECKS, builds | {"PYTEST_ADDOPTS": ""}, checks)
     assert output[-1] == "exit status 0", "\n".join(output)
+
+
+@pytest.mark.proves("example device in C++")
+def test_the_tests_of_the_contract(builds: dict[str, str]) -> None:
+    """Pointed at the device as CONTRIBUTING.md says; the cases by name stand for all of them."""
+    device = {"ATEN_MX_TEST_DEVICE": "mxdev", "ATEN_MX_TEST_IMPORT": "mxdev_autoload"}
+    path = os.pathsep.join([str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
+    result = run_pytest("-m", "contract", "test_cases.py", **builds, **device, PYTHONPATH=path)
+    passed = re.fullmatch(r"(\d+) passed in .*", result.stdout.splitlines()[-1])
+    assert passed, result.stdout + result.stderr
+    assert int(passed[1]) >= 20
 
 
 LATE_KERNELS = """

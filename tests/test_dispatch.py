@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,13 +20,12 @@ from sample_calls import (
     dequantize_samples,
     description,
     flat,
-    name_of,
     quantize_samples,
 )
+from support import case
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-SAMPLES = [*quantize_samples(), *dequantize_samples()]
 E4M3 = torch.float8_e4m3fn
 
 # --- schemas --------------------------------------------------------------------------------------
@@ -90,28 +90,28 @@ def requiring_grad(sample: Sample) -> Sample:
     return sample.map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t)
 
 
-@pytest.mark.parametrize("sample", quantize_samples(), ids=name_of)
-def test_opcheck_quantize(sample: Sample) -> None:
-    opcheck(sample, CHEAP_CHECKS)
-    opcheck(requiring_grad(sample), CHEAP_CHECKS)
+SAMPLES = {QUANTIZE: quantize_samples, DEQUANTIZE: dequantize_samples}
 
 
 @pytest.mark.usefixtures("bytewise_allclose")
-@pytest.mark.parametrize("sample", dequantize_samples(), ids=name_of)
-def test_opcheck_dequantize(sample: Sample) -> None:
-    opcheck(sample, CHEAP_CHECKS)
-    opcheck(requiring_grad(sample), CHEAP_CHECKS)
+@pytest.mark.parametrize("op", SAMPLES, ids=str)
+def test_opcheck(op: torch._ops.OpOverloadPacket) -> None:
+    for sample in SAMPLES[op]():
+        with case(sample.name):
+            opcheck(sample, CHEAP_CHECKS)
+            opcheck(requiring_grad(sample), CHEAP_CHECKS)
 
 
-# AOTAutograd with symbolic sizes, a second each: a few formats, layouts and swizzled scales.
-AOT_SAMPLES = [*quantize_samples()[::9], *dequantize_samples()[::11]]
-
-
-@pytest.mark.parametrize("number", range(len(AOT_SAMPLES)), ids=lambda n: AOT_SAMPLES[n].name)
-def test_opcheck_aot_dispatch(number: int) -> None:
-    sample = AOT_SAMPLES[number]
-    sample = requiring_grad(sample) if number % 2 else sample
-    opcheck(sample, ("test_aot_dispatch_dynamic",))
+@pytest.mark.parametrize(
+    "start", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_opcheck_aot_dispatch(start: int) -> None:
+    """AOTAutograd with symbolic sizes, seconds each: a few formats, layouts, swizzled scales."""
+    samples = [*quantize_samples()[::9], *dequantize_samples()[::11]]
+    for number, sample in list(enumerate(samples))[start::3]:
+        with case(sample.name):
+            tried = requiring_grad(sample) if number % 2 else sample
+            opcheck(tried, ("test_aot_dispatch_dynamic",))
 
 
 def opcheck(sample: Sample, test_utils: tuple[str, ...]) -> None:
@@ -131,21 +131,22 @@ def expected_strides(sample: Sample, result: Tensor) -> tuple[int, ...]:
     return empty.movedim(-1, sample.dim).stride()
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
-def test_meta_fake_and_eager_agree(sample: Sample) -> None:
+def test_meta_fake_and_eager_agree() -> None:
     """To the stride, also where a size is 0 or 1; and the strides are the layout rule's."""
-    real = sample.call()
-    for result in flat(real):
-        assert result.stride() == expected_strides(sample, result)
-        assert result.storage_offset() == 0
-        assert not result.is_neg()
-    meta = sample.map(lambda tensor: tensor.to("meta")).call()
-    assert description(meta) == description(real)
-    assert all(result.is_meta for result in flat(meta))
-    with FakeTensorMode() as mode:
-        fake = sample.map(mode.from_tensor).call()
-    assert description(fake) == description(real)
-    assert all(result.device.type == "cpu" for result in flat(fake))
+    for sample in [*quantize_samples(), *dequantize_samples()]:
+        with case(sample.name):
+            real = sample.call()
+            for result in flat(real):
+                assert result.stride() == expected_strides(sample, result)
+                assert result.storage_offset() == 0
+                assert not result.is_neg()
+            meta = sample.map(lambda tensor: tensor.to("meta")).call()
+            assert description(meta) == description(real)
+            assert all(result.is_meta for result in flat(meta))
+            with FakeTensorMode() as mode:
+                fake = sample.map(mode.from_tensor).call()
+            assert description(fake) == description(real)
+            assert all(result.device.type == "cpu" for result in flat(fake))
 
 
 NEGATIVE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -227,23 +228,25 @@ def has_scalar_type(sample: Sample) -> bool:
     return "fp6" not in str(sample.args) and not sample.kwargs
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_a_kernel_is_reached_by_both_overloads(kernels: Kernels, context: str) -> None:
+def test_a_kernel_is_reached_by_both_overloads(kernels: Kernels) -> None:
     """By ``.format`` wherever a ScalarType exists; FP6 and swizzled scales stay with the composite.
 
     The descriptions stay those of the contract, so an FP4 payload is still seen as bytes.
     """
-    for sample in SAMPLES:
-        expected = sample.map(lambda tensor: tensor.to("meta")).call()
-        with CONTEXTS[context]():
-            result = sample.call()
-        assert description(result) == description(expected)
-        name = sample.overload._schema.name.removeprefix("aten_mx::")
-        if has_scalar_type(sample):
-            assert kernels.take_calls() == [name], sample.name
-            assert all(bool((bytes_of(t) == Kernels.MARK).all()) for t in flat(result))
-        else:
-            assert kernels.take_calls() == [], sample.name
+    samples = [*quantize_samples(), *dequantize_samples()]
+    kernels.take_calls()  # made the samples
+    for sample, context in itertools.product(samples, CONTEXTS):
+        with case(sample.name, context):
+            expected = sample.map(lambda tensor: tensor.to("meta")).call()
+            with CONTEXTS[context]():
+                result = sample.call()
+            assert description(result) == description(expected)
+            calls = kernels.take_calls()
+            if has_scalar_type(sample):
+                assert calls == [sample.overload._schema.name.removeprefix("aten_mx::")]
+                assert all(bool((bytes_of(t) == Kernels.MARK).all()) for t in flat(result))
+            else:
+                assert calls == []
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from cases import DTYPES, PAYLOAD_DTYPES
-from samples import DEQUANTIZE, MODES, QUANTIZE, REAL_DTYPES, assert_same, bytes_of
+from sample_calls import DEQUANTIZE, MODES, QUANTIZE, REAL_DTYPES, assert_same, bytes_of
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.nn.functional import ScalingType

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from support import case
 from torch import Tensor
 
 import aten_mx
@@ -14,22 +17,28 @@ from aten_mx.formats import FORMATS
 
 # Inputs that public reports named.
 X = torch.randn(4, 128, generator=torch.Generator().manual_seed(5))
-OUTPUTS = {
-    **{name: aten_mx.quantize_mx(X, dtype=name) for name in FORMATS},
-    "typed fp4": aten_mx.quantize_mx(X, dtype=torch.float4_e2m1fn_x2),
-    "swizzled": aten_mx.quantize_mx(X, swizzle_type=1),
+DTYPES = {
+    **{name: name for name in FORMATS},
+    "typed fp4": torch.float4_e2m1fn_x2,
 }
-ALONG_DIM_0 = {
-    name: aten_mx.quantize_mx(X.t(), 0, dtype=name) for name in ("fp8_e4m3", torch.float4_e2m1fn_x2)
-}
-EACH_TENSOR = pytest.mark.parametrize(
-    "tensor",
-    [
-        pytest.param(tensor, id=f"{name}-{part}")
-        for name, pair in OUTPUTS.items()
+
+
+@functools.cache
+def outputs() -> dict[str, Tensor]:
+    """Payloads and scales of every dtype, and swizzled scales."""
+    pairs = {name: aten_mx.quantize_mx(X, dtype=dtype) for name, dtype in DTYPES.items()}
+    pairs["swizzled"] = aten_mx.quantize_mx(X, swizzle_type=1)
+    return {
+        f"{name}, {part}": tensor
+        for name, pair in pairs.items()
         for part, tensor in zip(("output", "scale"), pair, strict=True)
-    ],
-)
+    }
+
+
+def check_each(check: Callable[[Tensor], None]) -> None:
+    for name, tensor in outputs().items():
+        with case(name):
+            check(tensor)
 
 
 def assert_same_bytes(got: Tensor, want: Tensor) -> None:
@@ -37,35 +46,44 @@ def assert_same_bytes(got: Tensor, want: Tensor) -> None:
     assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
 
 
-@EACH_TENSOR
-@pytest.mark.parametrize("mmap", [False, True])
-def test_torch_save(tensor: Tensor, mmap: bool, tmp_path: Path) -> None:
-    file = tmp_path / "tensor.pt"
-    torch.save(tensor, file)
-    assert_same_bytes(torch.load(file, mmap=mmap), tensor)
+def test_torch_save(tmp_path: Path) -> None:
+    def check(tensor: Tensor) -> None:
+        file = tmp_path / "tensor.pt"
+        torch.save(tensor, file)
+        for mmap in (False, True):
+            assert_same_bytes(torch.load(file, mmap=mmap), tensor)
+        file.unlink()
+
+    check_each(check)
 
 
-@EACH_TENSOR
-def test_safetensors(tensor: Tensor, tmp_path: Path) -> None:
+def test_safetensors(tmp_path: Path) -> None:
     """By dtype where the file format has it; as bytes for all."""
-    file = tmp_path / "tensor.safetensors"
-    safetensors.torch.save_file({"bytes": tensor.view(torch.uint8)}, file)
-    assert_same_bytes(safetensors.torch.load_file(file)["bytes"].view(tensor.dtype), tensor)
-    if tensor.dtype is not torch.float4_e2m1fn_x2:
-        safetensors.torch.save_file({"tensor": tensor}, file)
-        assert_same_bytes(safetensors.torch.load_file(file)["tensor"], tensor)
+
+    def check(tensor: Tensor) -> None:
+        file = tmp_path / "tensor.safetensors"
+        safetensors.torch.save_file({"bytes": tensor.view(torch.uint8)}, file)
+        assert_same_bytes(safetensors.torch.load_file(file)["bytes"].view(tensor.dtype), tensor)
+        if tensor.dtype is not torch.float4_e2m1fn_x2:
+            safetensors.torch.save_file({"tensor": tensor}, file)
+            assert_same_bytes(safetensors.torch.load_file(file)["tensor"], tensor)
+
+    check_each(check)
 
 
-@EACH_TENSOR
-def test_dlpack(tensor: Tensor) -> None:
+def test_dlpack() -> None:
     """By dtype; as bytes for consumers that have none of these dtypes, NumPy among them."""
-    for received in (
-        torch.from_dlpack(tensor),
-        torch.from_dlpack(tensor.view(torch.uint8)).view(tensor.dtype),
-        torch.from_numpy(tensor.view(torch.uint8).numpy()).view(tensor.dtype),
-    ):
-        assert_same_bytes(received, tensor)
-        assert received.data_ptr() == tensor.data_ptr()
+
+    def check(tensor: Tensor) -> None:
+        for received in (
+            torch.from_dlpack(tensor),
+            torch.from_dlpack(tensor.view(torch.uint8)).view(tensor.dtype),
+            torch.from_numpy(tensor.view(torch.uint8).numpy()).view(tensor.dtype),
+        ):
+            assert_same_bytes(received, tensor)
+            assert received.data_ptr() == tensor.data_ptr()
+
+    check_each(check)
 
 
 class Stored(torch.nn.Module):
@@ -86,67 +104,67 @@ def exported(module: torch.nn.Module, x: Tensor, file: Path) -> Tensor:
     return results
 
 
-@EACH_TENSOR
-def test_export_of_a_stored_tensor(tensor: Tensor, tmp_path: Path) -> None:
+def test_export_of_stored_tensors(tmp_path: Path) -> None:
     """A typed float4 tensor goes as bytes, which the module views."""
-    if tensor.dtype is torch.float4_e2m1fn_x2:
-        with pytest.raises(KeyError, match="float4_e2m1fn_x2"):
-            exported(Stored(tensor), X, tmp_path / "program.pt2")
-        _, stored = exported(Stored(tensor.view(torch.uint8)), X, tmp_path / "program.pt2")
-        stored = stored.view(tensor.dtype)
-    else:
+
+    def check(tensor: Tensor) -> None:
+        if tensor.dtype is torch.float4_e2m1fn_x2:
+            with pytest.raises(KeyError, match="float4_e2m1fn_x2"):
+                exported(Stored(tensor), X, tmp_path / "program.pt2")
+            tensor = tensor.view(torch.uint8)
         _, stored = exported(Stored(tensor), X, tmp_path / "program.pt2")
-    assert_same_bytes(stored, tensor)
+        assert_same_bytes(stored, tensor)
+
+    check_each(check)
 
 
-class Quantize(torch.nn.Module):
-    """Gives a payload and a scale of ``elem_format``."""
+class QuantizeAll(torch.nn.Module):
+    """Gives the payload and the scale of every format."""
 
-    def __init__(self, elem_format: str) -> None:
-        super().__init__()
-        self.elem_format = elem_format
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return aten_mx.quantize_mx(x, dtype=self.elem_format)
+    def forward(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return [aten_mx.quantize_mx(x, dtype=name) for name in FORMATS]
 
 
-@pytest.mark.parametrize("elem_format", FORMATS)
-def test_export_of_each_format(elem_format: str, tmp_path: Path) -> None:
+def test_export_of_each_format(tmp_path: Path) -> None:
     """``.format``; that the base overload's typed float4 cannot, ``test_export.py`` shows."""
-    got = exported(Quantize(elem_format), X, tmp_path / "program.pt2")
-    for tensor, want in zip(got, OUTPUTS[elem_format], strict=True):
-        assert_same_bytes(tensor, want)
+    file = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(QuantizeAll(), (X,)), file)
+    for name, pair in zip(FORMATS, torch.export.load(file).module()(X), strict=True):
+        for part, tensor in zip(("output", "scale"), pair, strict=True):
+            assert_same_bytes(tensor, outputs()[f"{name}, {part}"])
 
 
-@pytest.mark.parametrize("output", [0, 1], ids=["output", "scale"])
-@pytest.mark.parametrize("name", ALONG_DIM_0, ids=str)
-def test_the_layout_along_dim_0(name: str | torch.dtype, output: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", torch.float4_e2m1fn_x2], ids=str)
+def test_the_layout_along_dim_0(dtype: str | torch.dtype, tmp_path: Path) -> None:
     """torch.save and DLPack keep strides; safetensors takes contiguous tensors only, such as the
     one with the blocked dimension last."""
-    tensor = ALONG_DIM_0[name][output]
-    torch.save(tensor, tmp_path / "tensor.pt")
-    moved = tensor.view(torch.uint8).movedim(0, -1)
-    with pytest.raises(ValueError, match="non contiguous"):
-        safetensors.torch.save({"bytes": tensor.view(torch.uint8)})
-    data = safetensors.torch.load(safetensors.torch.save({"bytes": moved}))["bytes"]
-    for received in (
-        torch.load(tmp_path / "tensor.pt"),
-        torch.from_dlpack(tensor),
-        data.movedim(-1, 0).view(tensor.dtype),
-    ):
-        assert_same_bytes(received, tensor)
-        assert received.stride() == tensor.stride()
+    for tensor in aten_mx.quantize_mx(X.t(), 0, dtype=dtype):
+        torch.save(tensor, tmp_path / "tensor.pt")
+        moved = tensor.view(torch.uint8).movedim(0, -1)
+        with pytest.raises(ValueError, match="non contiguous"):
+            safetensors.torch.save({"bytes": tensor.view(torch.uint8)})
+        data = safetensors.torch.load(safetensors.torch.save({"bytes": moved}))["bytes"]
+        for received in (
+            torch.load(tmp_path / "tensor.pt"),
+            torch.from_dlpack(tensor),
+            data.movedim(-1, 0).view(tensor.dtype),
+        ):
+            assert_same_bytes(received, tensor)
+            assert received.stride() == tensor.stride()
 
 
-@EACH_TENSOR
-def test_rearranging(tensor: Tensor) -> None:
+def test_rearranging() -> None:
     """What works for every output kind, typed FP4 included."""
-    rows = tensor.split(1)
-    assert_same_bytes(torch.cat(rows), tensor)
-    assert_same_bytes(torch.stack(rows).squeeze(1), tensor)
-    assert_same_bytes(tensor.clone(), tensor)
-    assert_same_bytes(torch.empty_like(tensor).copy_(tensor), tensor)
-    assert_same_bytes(tensor[1:3], tensor.view(torch.uint8)[1:3].view(tensor.dtype))
+
+    def check(tensor: Tensor) -> None:
+        rows = tensor.split(1)
+        assert_same_bytes(torch.cat(rows), tensor)
+        assert_same_bytes(torch.stack(rows).squeeze(1), tensor)
+        assert_same_bytes(tensor.clone(), tensor)
+        assert_same_bytes(torch.empty_like(tensor).copy_(tensor), tensor)
+        assert_same_bytes(tensor[1:3], tensor.view(torch.uint8)[1:3].view(tensor.dtype))
+
+    check_each(check)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float4_e2m1fn_x2], ids=str)

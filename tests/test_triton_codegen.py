@@ -23,6 +23,17 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import codegen  # noqa: E402
 
+# A compilation takes seconds: by default the targets that differ most, with make test-slow all.
+DIFFERENT = [("cuda", 90), ("cuda", 100), ("hip", "gfx950")]
+EACH_TARGET = pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(target, marks=() if target in DIFFERENT else pytest.mark.slow)
+        for target in codegen.TARGETS
+    ],
+    ids=str,
+)
+
 
 @pytest.fixture
 def triton_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +54,7 @@ def is_representative(variant: codegen.Variant) -> bool:
 
 @pytest.mark.parametrize(
     ("target", "all_variants"),
-    [(target, False) for target in codegen.TARGETS]
+    [(target, False) for target in DIFFERENT]
     + [pytest.param(target, True, marks=pytest.mark.slow) for target in codegen.TARGETS],
     ids=str,
 )
@@ -125,8 +136,20 @@ def prepare(x: torch.Tensor, target: Any, **kwargs: Any) -> list[Any]:
     return [launch, back]
 
 
-@pytest.mark.parametrize("target", [("cuda", 90), ("hip", "gfx950")], ids=str)
-@pytest.mark.parametrize("kind", ["swizzled", "rows cut", "permuted", "block sizes"])
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        pytest.param(target, kind, marks=() if target == by_default else pytest.mark.slow)
+        for kind, by_default in {
+            "swizzled": ("cuda", 90),
+            "rows cut": ("hip", "gfx950"),
+            "permuted": ("cuda", 90),
+            "block sizes": ("hip", "gfx950"),
+        }.items()
+        for target in (("cuda", 90), ("hip", "gfx950"))
+    ],
+    ids=str,
+)
 @pytest.mark.usefixtures("triton_cache")
 def test_other_layouts_compile(target: tuple[str, int | str], kind: str) -> None:
     gpu = impl.target_of(*target)
@@ -146,7 +169,7 @@ def test_other_layouts_compile(target: tuple[str, int | str], kind: str) -> None
         assert (code.local, code.spills if not before_3_9 else 0) == (0, 0)
 
 
-@pytest.mark.parametrize("target", codegen.TARGETS, ids=str)
+@EACH_TARGET
 @pytest.mark.usefixtures("triton_cache")
 def test_multiplications_keep_subnormals(target: tuple[str, int | str]) -> None:
     """What ``Target.flushes`` says of these targets."""
