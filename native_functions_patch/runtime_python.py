@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from native_functions_patch.codegen import NAMES
-from native_functions_patch.samples import E4M3, same
+from native_functions_patch.samples import E4M3, FP4, same
 
 
 def bind() -> None:
@@ -121,36 +121,39 @@ def check_inductor(*, has_kernel: bool) -> str:
     """Compiled on the CPU each op is a call of its kernel, or inlined where it has none."""
     from torch._inductor.utils import run_and_get_code
 
-    def round_trip(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        output, scale = torch.ops.aten.quantize_mx(x * 2, -1, 32, E4M3)
-        return output, scale, torch.ops.aten.dequantize_mx(output, scale, -1, 32, torch.float32)
-
     x = torch.randn(4, 64)
-    with (
-        torch._inductor.config.patch(force_disable_caches=True),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        compiled = torch.compile(round_trip, fullgraph=True)
-        result, (code,) = run_and_get_code(compiled, x)
-    for name in NAMES:
-        is_call = f"torch.ops.aten.{name}.default" in code
-        assert is_call is has_kernel, f"{name} is {'a call' if is_call else 'inlined'}"
-    assert same(result, round_trip(x))
+    for dtype in (E4M3, FP4):
+
+        def round_trip(x: Tensor, dtype: torch.dtype = dtype) -> tuple[Tensor, Tensor, Tensor]:
+            output, scale = torch.ops.aten.quantize_mx(x * 2, -1, 32, dtype)
+            return output, scale, torch.ops.aten.dequantize_mx(output, scale, -1, 32, x.dtype)
+
+        with (
+            torch._inductor.config.patch(force_disable_caches=True),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            compiled = torch.compile(round_trip, fullgraph=True)
+            result, (code,) = run_and_get_code(compiled, x)
+        for name in NAMES:
+            is_call = f"torch.ops.aten.{name}.default" in code
+            assert is_call is has_kernel, f"{name} is {'a call' if is_call else 'inlined'}"
+        assert same(result, round_trip(x)), f"{dtype}"
     return "one call each" if has_kernel else "inlined"
 
 
-class _Values(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+class _RoundTrip(torch.nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         output, scale = torch.ops.aten.quantize_mx(x, -1, 32, E4M3, 3)
-        return torch.ops.aten.dequantize_mx(output, scale, -1, 32, torch.float32)
+        values = torch.ops.aten.dequantize_mx(output, scale, -1, 32, torch.float32)
+        return output, scale, values
 
 
 def check_aot_inductor(tree: Path) -> str:
     """A program compiled ahead of time, loaded anew, gives the same bytes: no C shim is needed."""
     x = torch.randn(4, 64)
-    program = torch.export.export(_Values(), (x,))
+    program = torch.export.export(_RoundTrip(), (x,))
     path = torch._inductor.aoti_compile_and_package(
         program, package_path=str(tree / "generated" / "round_trip.pt2")
     )
-    assert same(torch._inductor.aoti_load_package(path)(x), _Values()(x))
+    assert same(torch._inductor.aoti_load_package(path)(x), _RoundTrip()(x))
     return "a round trip"

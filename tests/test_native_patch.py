@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import aten_mx
+from aten_mx import schema
 from aten_mx.backends import build, recipe
 from native_functions_patch import check, codegen, manifest, overlay, tree
 
@@ -49,12 +50,19 @@ from quantization.core.test_backend_config import TestBackendConfig  # noqa: F40
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A tree from the installed wheel with the patch applied."""
+    """A tree from the installed wheel with the patch applied. No test changes it."""
     root = tmp_path_factory.mktemp("core")
     tree.lay_out(SITE_PACKAGES, root)
     tree.apply_patches(root)
     yield root
     shutil.rmtree(root)
+
+
+def _lay_out_checkout(root: Path) -> None:
+    tree.lay_out(SITE_PACKAGES, root)
+    for name, text in CHECKOUT_FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 def test_each_diff_is_of_one_file() -> None:
@@ -102,18 +110,38 @@ def test_a_review_has_nothing_of_those_after_it() -> None:
     assert not [patch for patch in PATCHES if "shim" in patch.name or "fallback" in patch.name]
 
 
+def test_a_review_includes_no_header_of_those_after_it() -> None:
+    """Each ``QuantizeMX`` header that a source includes comes with that review or before it."""
+    review_of = {file.destination: file.review for file in manifest.new_files()}
+    included = 0
+    for file in manifest.new_files():
+        if file.source.suffix in (".h", ".cpp"):
+            text = file.source.read_text()
+            for header in re.findall(r"#include <(ATen/native/\w+/\w*QuantizeMX\w*\.h)>", text):
+                assert review_of[f"aten/src/{header}"] <= file.review, (
+                    f"{file.destination}: {header}"
+                )
+                included += 1
+    assert included > 10
+
+
 @needs_git
-def test_a_review_applies_without_those_after_it(tmp_path: Path) -> None:
-    """Reviews 1 and 2 are complete without the third."""
-    at_once = tmp_path / "at once"
-    tree.lay_out(SITE_PACKAGES, at_once)
-    paths = tree.apply_patches(at_once)
+def test_a_review_applies_without_those_after_it(patched: Path, tmp_path: Path) -> None:
+    """Reviews 1 and 2 are complete without the third: also in the build list of a checkout."""
     for last in (1, 2):
         other = tmp_path / str(last)
-        tree.lay_out(SITE_PACKAGES, other)
-        assert set(tree.apply_patches(other, last)) < set(paths)
-        assert len(codegen.yaml_schemas(other)) == 4
+        _lay_out_checkout(other)
+        for path in tree.apply_patches(other, last, checkout=True):
+            assert path in CHECKOUT_FILES or (patched / path).is_file(), path
+        yaml = (other / codegen.NATIVE / "native_functions.yaml").read_text()
+        assert len(re.findall(r"^- func: (?:de)?quantize_mx[.(]", yaml, re.MULTILINE)) == 4
+        assert ("CPU: quantize_mx_cpu" in yaml) is (last == 2)
         assert "quantize_mx" not in (other / "torch/_native/ops/__init__.py").read_text()
+        listed = re.findall(
+            r'"(\S*/\w*QuantizeMX\w*\.cpp)"', (other / "build_variables.bzl").read_text()
+        )
+        sources = [f.destination for f in manifest.new_files(last) if f.source.suffix == ".cpp"]
+        assert sorted(listed) == sources
 
 
 @needs_git
@@ -123,10 +151,7 @@ def test_the_change_is_written_as_a_tree(
     """Applied to the files before it, the three written diffs give the written files."""
     out, core = tmp_path / "out", tmp_path / "core"
     assert check.main(["--out", str(out)]) == 0, capsys.readouterr().out
-    tree.lay_out(SITE_PACKAGES, core)
-    for name, text in CHECKOUT_FILES.items():
-        (core / name).parent.mkdir(parents=True, exist_ok=True)
-        (core / name).write_text(text)
+    _lay_out_checkout(core)
     for review in manifest.REVIEWS:
         tree._git_apply(core, [out / f"{review.name}.patch"])
     written = [path for path in out.rglob("*") if path.is_file() and path.parent != out]
@@ -203,12 +228,14 @@ def test_yaml_is_the_packages_schema(patched: Path) -> None:
 
 
 @needs_git
-def test_another_schema_is_noticed(patched: Path, tmp_path: Path) -> None:
-    shutil.copytree(patched / codegen.NATIVE, tmp_path / codegen.NATIVE)
-    yaml = tmp_path / codegen.NATIVE / "native_functions.yaml"
-    yaml.write_text(yaml.read_text().replace("-> (Tensor output, Tensor scale)", "-> Tensor[]"))
-    with pytest.raises(codegen.CodegenError, match=r"aten_mx\.schema"):
-        codegen.check_schemas(tmp_path)
+def test_another_schema_is_noticed(patched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another default, another result name, and one overload too few."""
+    schemas = tuple(schema.SCHEMAS)
+    for old, new in (("mode=0", "mode=1"), ("Tensor scale)", "Tensor scales)"), ("", "")):
+        other = [text.replace(old, new) for text in schemas] if old else schemas[1:]
+        monkeypatch.setattr(schema, "SCHEMAS", other)
+        with pytest.raises(codegen.CodegenError, match=r"aten_mx\.schema"):
+            codegen.check_schemas(patched)
 
 
 @needs_git
@@ -226,7 +253,7 @@ def test_python_files_compile(patched: Path) -> None:
     for patch in manifest.diffs():
         for path in tree.changed_paths(patch):
             if path.endswith(".py"):
-                ast.parse((patched / path).read_text())
+                compile((patched / path).read_text(), path, "exec")
     for file in manifest.new_files():
         assert (patched / file.destination).is_file()
 
@@ -246,10 +273,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
 
 @needs_git
 def test_source_applies_to_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree.lay_out(SITE_PACKAGES, tmp_path)
-    for name, text in CHECKOUT_FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    _lay_out_checkout(tmp_path)
     assert check.main(["--source", str(tmp_path)]) == 0
     build_list = (tmp_path / "build_variables.bzl").read_text()
     for file in manifest.new_files():
