@@ -33,7 +33,7 @@ _MODES = frozenset(map(int, ScaleCalculationMode))
 _SWIZZLES = frozenset(map(int, SwizzleType))
 
 Shapes = Sequence[Sequence[int]]
-"""Logical shapes of the tensors where they aren't their own: one example of a vmapped batch."""
+"""The tensors' shapes where these differ from their own: those of one example under vmap."""
 
 
 def check_quantize(
