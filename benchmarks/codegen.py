@@ -5,8 +5,8 @@
     python benchmarks/codegen.py --check              # against the committed rows; exit code 1
 
 **How instructions are counted.** The kernels have no loop, so each instruction of the program
-runs once per thread: instructions per element = instructions x threads / elements of a tile, without
-the padding after the last EXIT. All are counted, address arithmetic and scalar ones too.
+runs once per thread: instructions per element = instructions x threads / elements of a tile. The
+padding after the last EXIT does not count; address arithmetic and scalar instructions do.
 **Widths** are those that carry most of the bytes: the payload's, not the scale's.
 **The bound** compares the time to move an element's bytes at the datasheet's memory bandwidth with
 the time to issue its instructions; ``headroom`` above 1 means memory-bound. It ignores latency and

@@ -1,6 +1,6 @@
 """Deliberately wrong kernels: the emulated kernel with one piece of its source replaced.
 
-Each breaks one rule of the contract; the conformance kit must catch every one of them.
+Each breaks one rule of the specification; the conformance kit must catch every one of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every row of the contract's error table: type and text, the same from everywhere.
+"""Every row of the specification's error table: type and text, the same from everywhere.
 
 Which of two faults wins is ``test_errors_order.py``'s.
 """
@@ -157,7 +157,7 @@ class TestDequantize(ErrorTest):
     def test_6_block_size(self) -> None:
         self.check(ValueError, """dequantize_mx: block_size must be at least 1, got 0""", back(block_size=0), back_fmt(block_size=0))
         self.check(ValueError, """dequantize_mx: size 64 of dim 1 must be a multiple of block_size 48, got shape [4, 64]""", back(block_size=48), back_fmt(block_size=48))
-        # The size is that of the values: two a byte.
+        # The size is that of the values: two per byte.
         x, scale = raw(4, 24, dtype=FP4), raw(4, 1)
         packed = back_fmt(x, scale, elem_format="fp4_e2m1")
         self.check(ValueError, """dequantize_mx: size 48 of dim 1 must be a multiple of block_size 32, got shape [4, 24]""", back(x, scale), packed)
