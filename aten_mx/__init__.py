@@ -6,7 +6,7 @@
 
 import aten_mx.once  # isort: skip
 
-# The order counts: schemas and fakes, then the composite (see schema.py), then the vmap rules.
+# The order counts: schemas and fakes, then the emulated kernel (see schema.py), then vmap rules.
 import aten_mx.schema  # isort: skip
 from aten_mx.dispatch import decomposition_table  # isort: skip
 import aten_mx.transforms  # isort: skip

@@ -1,7 +1,7 @@
 """The command line, ``python -m aten_mx COMMAND``.
 
-A command is one function that adds its subparser and names, by ``set_defaults(run=...)``, what to
-call with the parsed arguments; what that returns is the exit code. Adding one is a line below.
+A command is one function that adds its subparser. By ``set_defaults(run=...)`` it names a function,
+which gets the parsed arguments and returns the exit code. A new command is one line below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS: tuple[Callable[[Commands[argparse.ArgumentParser]], None], ...] = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors repeat arguments, which may hold anything."""
+    """Its error texts escape the arguments, which may hold anything."""
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))

@@ -15,20 +15,19 @@ from typing import Any, NamedTuple
 
 
 def attempt(action: Callable[[], None], changed: str, *, otherwise: str) -> None:
-    """Run what a later release of a library may have made impossible.
+    """Run an action that may fail with a later release of a library.
 
     An exception becomes a warning in the log.
 
     Args:
         action: what to run.
         changed: the part of the library that it relies on.
-        otherwise: what follows where it fails.
+        otherwise: what the user loses if it fails.
     """
     try:
         action()
     except Exception as error:
-        # Not warnings.warn, which raises under -W error: an import of that library is not ours to
-        # fail.
+        # Not warnings.warn, which raises under -W error: the import of that library must not fail.
         logging.getLogger("aten_mx").warning(
             "%s is not as this version of aten_mx knows it (%s: %s): %s",
             changed,
@@ -72,8 +71,8 @@ class _Loader(importlib.abc.Loader):
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds ``name`` as the other finders do, with the hook in the loader.
 
-    It stays in ``sys.meta_path``: a look such as ``importlib.util.find_spec`` executes nothing, an
-    execution can fail, and a module can be executed again.
+    It stays in ``sys.meta_path``: ``importlib.util.find_spec`` finds a module without executing it,
+    an execution can fail, and a module can be executed again.
     """
 
     def __init__(self, name: str, hook: _Hook) -> None:
@@ -84,7 +83,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # Another finder may ask all finders in its turn, this one too.
+        # Another finder may ask all finders, this one too.
         if fullname != self._name or getattr(self._looking, "now", False):
             return None
         self._looking.now = True
@@ -115,13 +114,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 def after_import(name: str, callback: Callable[[ModuleType], None], *, otherwise: str) -> None:
     """Call ``callback`` with the module ``name`` after each execution of it.
 
-    That is when it is imported, and again when it is reloaded; where it is imported already, now.
+    That is when it is imported, and again when it is reloaded. If it is imported already, the
+    callback is called at once.
     An exception of the callback does not reach the import: it becomes a warning in the log.
 
     Args:
         name: the module's full name.
         callback: what to do to the module.
-        otherwise: what follows where the callback fails.
+        otherwise: what the user loses if the callback fails.
     """
     hook = _Hook(callback, otherwise)
     sys.meta_path.insert(0, _Finder(name, hook))

@@ -1,7 +1,8 @@
-"""The checking mode, ``ATEN_MX_CHECK=1``: what a kernel returns is held against the description.
+"""The checking mode, ``ATEN_MX_CHECK=1``: a kernel's results are compared with the description.
 
-It is read at import. It costs a few microseconds a call and catches a wrong shape, stride, dtype or
-device of an output, in Python and C++ kernels alike; :mod:`aten_mx.testing` checks the values.
+The variable is read at import. The check costs a few microseconds per call. It catches a wrong
+shape, stride, dtype or device of an output, in Python and C++ kernels alike;
+:mod:`aten_mx.testing` checks the values.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """What PyTorch's compilers must be told so that they run the kernel that eager mode would run.
 
 * Inductor copies every CompositeImplicitAutograd op into its decomposition table when it is first
-  imported, and then inlines the composite also where the device has a kernel. The ops are taken out
-  again: without a kernel they are inlined all the same, earlier.
-* Caches on disk are keyed by the graph before decomposition, where a call is one node whatever its
-  composite looks like and whichever kernel it stands for. A tag of this package's sources and of
+  imported. Then it inlines the emulated kernel also where the device has a kernel. So the ops are
+  taken out of the table: where the device has no kernel, an earlier step of tracing inlines them.
+* Caches on disk are keyed by the graph before decomposition, where a call is one node whatever the
+  emulated kernel looks like and whichever kernel answers. So a tag of this package's sources and of
   the registered kernels goes into the key.
 
-Both were measured on PyTorch 2.13; neither imports a compiler before the user does.
+Both were measured on PyTorch 2.13. Neither imports a compiler before the user does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TAG = "aten_mx:"
 _NEVER_TRACED = ("demo", "testing")  # folders of the package
 
 switches: set[str] = set()
-"""Integrations that are on: the same call is then traced into other ops."""
+"""Integrations that are on: they change the ops that a call is traced into."""
 
 
 @functools.cache
 def _source_digest() -> str:
-    # All other modules: whichever of them is traced, none can be forgotten.
+    # All other modules, so that none that is traced can be forgotten.
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
@@ -62,9 +62,9 @@ def tag_compile_caches() -> None:
 
 
 def forget_compiled() -> None:
-    """No graph made under other registrations or switches may run; on disk the tag sees to it."""
-    # A device's built-in kernels are registered at its first use, which can be in the midst of a
-    # compilation: that of the first graph for this device, so that there is nothing to forget.
+    """Let no graph run that was made under other registrations. On disk the tag does this."""
+    # A device's built-in kernels are registered at its first use, which can be during the
+    # first compilation for this device, so there is nothing to forget.
     torch_compiler.forget_compiled([row.handle for row in OVERLOADS])
 
 

@@ -5,9 +5,9 @@
 * **BackendSelect validates.** It sits below autograd and Python dispatch and above every backend
   key, so it runs before each kernel, C++ ones included, also under ``inference_mode``.
 * **The emulated kernel** is CompositeImplicitAutograd: it answers on every device without a kernel,
-  and compilers inline it. Traced, it runs without BackendSelect, and then it validates the call.
-  That of ``.format`` calls the base overload's kernel where the device has one, so that a backend
-  which registers nothing else is reached by both.
+  and compilers inline it. In a trace it runs without BackendSelect, so there it validates the call.
+  The one for ``.format`` calls the base overload's kernel where the device has one. So a backend
+  that registers nothing else is reached by both overloads.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from aten_mx.torch_compat import (
 )
 
 KEPT_WHOLE: set[type[Tensor]] = set()
-"""Tensor subclasses that dispatch the ops themselves; the composite would hide the call from them.
+"""Tensor subclasses that dispatch the ops themselves; the emulated kernel would hide the call.
 
-Where the device has no kernel the dispatcher takes a CompositeImplicit one in place of autograd's,
-which is above ``__torch_dispatch__``.
+Where the device has no kernel, the dispatcher runs a CompositeImplicit one at autograd's place, and
+that is above ``__torch_dispatch__``.
 """
 
 
@@ -65,8 +65,8 @@ def _composite(row: Overload) -> Callable[..., Any]:
 
     def composite(keyset: Any, self: Tensor, *args: Any, **kwargs: Any) -> Any:
         forwards = row.to_base is not None and device_has_kernel(base.qualified_name, self.device)
-        # BackendSelect is in the keys until it has run. The dispatcher takes a CompositeImplicit
-        # kernel also in place of autograd's, which is above it, and so do tracers that inline.
+        # BackendSelect is in the keys until it has run. The dispatcher may run a CompositeImplicit
+        # kernel at autograd's place, which is above BackendSelect; so may tracers that inline.
         unvalidated = keyset.has(BACKEND_SELECT)
         eager = unvalidated and not keyset.has(PYTHON)
         if type(self) in KEPT_WHOLE or (forwards and eager):
@@ -77,8 +77,8 @@ def _composite(row: Overload) -> Callable[..., Any]:
         call = row.describe(self, *args, **kwargs)
         tensors = (self, *args[: row.tensors - 1])
         # A tracer is about to inline a call that the device has a kernel for. AOTInductor's does
-        # (PyTorch 2.13): it takes its trace for an export after dispatch, where all
-        # CompositeImplicit ops are decomposed. An opaque op keeps the call there.
+        # (PyTorch 2.13), because its trace decomposes all CompositeImplicit ops. An opaque op keeps
+        # the call in the graph.
         if type(self) is FunctionalTensor and device_has_kernel(row.qualified_name, self.device):
             kernel = getattr(getattr(torch.ops, NAMESPACE), f"_{row.op}")
             return _as_described(kernel(*tensors, *call.arguments, *call.keywords.values()), call)
@@ -136,7 +136,7 @@ def add_python_validation() -> None:
 
 
 def remove_python_validation() -> None:
-    """Take it away, for a C++ library that validates in its place."""
+    """Remove it where a C++ library validates in its place."""
     while _validation:
         remove_library(_validation.pop())
 
@@ -167,8 +167,11 @@ def decomposition_table() -> dict[OpOverload, Callable[..., Any]]:
 
 
 def _without_mutations(emulated: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernels reuse their temporaries in place, but AOTAutograd decomposes after it has
-    taken mutations out of the graph; ``ExportedProgram`` does before, and cannot nest."""
+    """``emulated`` as a graph without mutations: it reuses its temporaries in place.
+
+    AOTAutograd decomposes after it has removed mutations from the graph, so this removes them.
+    ``ExportedProgram`` decomposes before that, and its own functionalization cannot nest.
+    """
     functional = dispatch_functionalize(emulated)
 
     @functools.wraps(emulated)

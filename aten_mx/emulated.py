@@ -2,7 +2,7 @@
 
 The arithmetic is on the bits of float32 numbers, in integers or in float32 steps that are exact
 and never meet a subnormal, so flush-to-zero changes nothing. Big temporaries are reused in place:
-in eager mode a fresh 64 MiB buffer costs ten passes over a warm one in page faults.
+in eager mode the page faults of a fresh 64 MiB buffer cost as much as ten passes over a warm one.
 
 Shifts are spelled out because ``<<`` and ``>>`` give wrong bytes on DTensor
 (pytorch/pytorch#156533).
@@ -65,7 +65,7 @@ def quantize_mx(
 def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     """The outputs that ``call`` describes, of either overload."""
     fmt, block_size = call.fmt, call.block_size
-    # detach: autograd falls through this op, so that the inner ops would record.
+    # detach: autograd falls through this op, so the inner ops would record.
     values = self.detach().resolve_neg().movedim(call.dim, -1)
     values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
     compiled = type(values) is FunctionalTensor
@@ -105,10 +105,10 @@ def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
 def _as_loop(scale_byte: Tensor, magnitude: Tensor) -> Tensor:
     """``scale_byte`` spread over its block as a loop of its own, for Inductor's C++ (2.13).
 
-    In a loop that reads 16-bit floats it takes vectors twice as long as a register, and then goes
-    through memory for every bit view: ``float8_e4m3fn`` from bfloat16 took 4.5 times as long.
-    Fused with a loop that reads none it takes single registers. as_strided makes it a loop; the
-    buffer between the two is never written.
+    In a loop that reads 16-bit floats, Inductor takes vectors of two registers, and each bit view
+    then goes through memory: ``float8_e4m3fn`` from bfloat16 took 4.5 times as long. In a loop that
+    reads no 16-bit floats it takes single registers. ``as_strided`` makes this a loop of its own,
+    and fusion removes the buffer between the two.
     """
     spread = scale_byte.expand_as(magnitude).clone(memory_format=torch.contiguous_format)
     return spread.as_strided(spread.shape, spread.stride())
@@ -117,8 +117,9 @@ def _as_loop(scale_byte: Tensor, magnitude: Tensor) -> Tensor:
 def _as_output(moved: Tensor, spec: TensorSpec) -> Tensor:
     """A copy of bytes, whose blocked dimension is the last, in the layout and dtype of ``spec``.
 
-    Traced, the dtype view is left in the open wherever Inductor can generate code for it. In eager
-    mode it is hidden: PyTorch's schema check (``opcheck``) fails at any visible op on float8.
+    In a trace the dtype view is visible wherever Inductor can generate code for it. In eager mode
+    it is inside an opaque op: PyTorch's schema check (``opcheck``) fails at each visible op on
+    float8.
     """
     if spec.dtype in _OPAQUE_DTYPES or type(moved) is Tensor:
         payload = moved.movedim(-1, spec.dim)
@@ -141,15 +142,15 @@ def _scale_byte(magnitude: Tensor, absolute: Tensor, call: QuantizeCall) -> Tens
     if call.fmt.emax == 0:
         # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
         amax = _block_maximum(magnitude)
-        # float32(integer) is exact below 2^24: it normalises, below the least exponent field too.
+        # float32(integer) is exact below 2^24, and it normalises the subnormal.
         subnormal = amax.to(torch.float32).view(torch.int32) - (
             _SUBNORMAL_EXPONENT << FLOAT32_MANTISSA_BITS
         )
         finite = torch.where(amax < _MIN_NORMAL, subnormal, amax.clamp_max(_MAX_FINITE))
     else:
         # As floats, because Inductor's C++ reduces integers 12 times slower. NaN propagates, with
-        # any sign and payload. Flush-to-zero can change no other maximum than a subnormal one,
-        # whose scale byte is 0 all the same.
+        # any sign and payload. Flush-to-zero can change only a subnormal maximum, whose
+        # scale byte is 0 in any case.
         amax = _block_maximum(absolute).view(torch.int32) & _MAGNITUDE
         finite = amax.clamp_max(_MAX_FINITE)
     exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
@@ -170,11 +171,11 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
 
     ``w = |v| * 2^(bias - X)`` has, as a float32, the exponent field ``127 + f`` where the code's
     exponent field is ``f``. Multiplying by a power of two is a subtraction on the bits, except for
-    subnormals, which ``_mend_subnormals`` sees to.
+    subnormals, which ``_mend_subnormals`` corrects.
     """
     dropped_bits = FLOAT32_MANTISSA_BITS - fmt.mantissa_bits
     offset = shift_left(scale - (E8M0_BIAS + fmt.bias), FLOAT32_MANTISSA_BITS)
-    # All below 2^-mantissa_bits rounds to zero; the bound keeps w's bits those of a normal number.
+    # All below 2^-mantissa_bits rounds to zero. The bound keeps w a normal number.
     lowest = (FLOAT32_BIAS - fmt.mantissa_bits - 3) << FLOAT32_MANTISSA_BITS
     w_bits = magnitude.sub_(offset).clamp_min_(lowest)
     w = w_bits.view(torch.float32)
@@ -195,11 +196,11 @@ def _encode(magnitude: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
 
 
 def _mend_subnormals(w: Tensor, min_normal: Tensor | float) -> Tensor:
-    """Make numbers ``w``, read from bits as if all had a leading one, right for those without.
+    """Correct numbers ``w`` whose bits were read as if every number had a leading one.
 
-    A subnormal's bits read as ``c + m`` where its value is ``2 m``, with ``c = min_normal`` the
-    smallest number that has a leading one. ``2 w - c`` is right for it and not below ``w`` for all
-    others, so the minimum of the two is right for all. ``w`` is changed in place.
+    With ``c = min_normal``, the smallest number that has a leading one, a subnormal of value
+    ``2 m`` was read as ``c + m``. For it ``2 w - c`` is right; for all others ``2 w - c`` is at
+    least ``w``. So the minimum of the two is right for all. ``w`` is changed in place.
 
     Returns:
         A buffer of the size of ``w`` for the caller to reuse.
@@ -242,8 +243,8 @@ def emulate_dequantize(self: Tensor, scale: Tensor, call: DequantizeCall) -> Ten
         scale_bytes = torch.ops.aten_mx._unswizzle(scale_bytes, codes.shape[-2], blocks)
     scale_bytes = scale_bytes.unsqueeze(-1).to(torch.int32)
     bits = _decode(codes.unflatten(-1, (blocks, block_size)).to(torch.int32), scale_bytes, fmt)
-    # On the rounded bits: Inductor (2.13) would leave the rounding to float16 out, and pass the
-    # float32 number on to what it fuses with this, were it not for an operation on the bits.
+    # On the rounded bits: without an operation on them, Inductor (2.13) leaves out the rounding to
+    # float16 and passes the float32 number on to what it fuses with this.
     rounded = _round_to(bits, call.dtype).masked_fill_(
         scale_bytes == E8M0_NAN, _NAN_BITS[call.dtype]
     )
@@ -251,7 +252,7 @@ def emulate_dequantize(self: Tensor, scale: Tensor, call: DequantizeCall) -> Ten
 
 
 def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
-    """Float32 bits of ``value(codes) * 2^(scale - 127)``, whatever byte 0xFF means.
+    """Float32 bits of ``value(codes) * 2^(scale - 127)``; the caller handles byte 0xFF.
 
     ``codes`` (int32) are overwritten.
     """
@@ -276,7 +277,7 @@ def _decode(codes: Tensor, scale: Tensor, fmt: ElementFormat) -> Tensor:
     unit_exponent = scale.clamp_max(fmt.bias + fmt.mantissa_bits) - E8M0_BIAS + _SUBNORMAL_EXPONENT
     unit = shift_left(unit_exponent + FLOAT32_BIAS, FLOAT32_MANTISSA_BITS).view(torch.float32)
     small = scratch.copy_(w).mul_(unit).clamp_max_(float(_MIN_NORMAL)).to(torch.int32)
-    # Where it is normal or overflows: add exponents, with the sum capped at Inf's bits.
+    # Where it is normal or overflows the exponents are added, with the sum capped at Inf's bits.
     exponent = shift_left(scale - E8M0_BIAS, FLOAT32_MANTISSA_BITS)
     w_bits.clamp_max_(_EXPONENT - exponent.clamp_min(0)).add_(exponent)
 

@@ -42,7 +42,7 @@ def cache_folder() -> Path:
     chosen = read("CACHE_DIR")
     if chosen:
         return Path(chosen).absolute()
-    # A relative path is to be ignored, says the XDG base directory specification.
+    # The XDG base directory specification says to ignore a relative path.
     users_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if users_cache.is_absolute():
         return users_cache / "aten_mx"

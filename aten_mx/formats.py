@@ -30,7 +30,7 @@ class ElementFormat:
         inf_code: code of infinity, ``None`` where the format has none.
         nan_code: code written to every element of a block that holds NaN or Inf; 0 where the
             format has no NaN and the scale alone carries it.
-        twos_complement: negative codes are two's complement and not sign and magnitude.
+        twos_complement: whether negative codes are two's complement; else sign and magnitude.
 
     Example::
 

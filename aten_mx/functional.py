@@ -28,7 +28,7 @@ def quantize_mx(
     *,
     swizzle_type: SwizzleType | int | Any = SwizzleType.NO_SWIZZLE,
 ) -> tuple[Tensor, Tensor]:
-    r"""Quantize ``input`` to a Microscaling format: one power-of-two scale a block along ``dim``.
+    r"""Quantize ``input`` to a Microscaling format: one power-of-two scale per block along ``dim``.
 
     For a block :math:`v` with shared exponent :math:`X` (see :class:`ScaleCalculationMode`), each
     element is :math:`v_i \cdot 2^{-X}`, rounded once to the element format, ties to even,
@@ -50,8 +50,8 @@ def quantize_mx(
             padded with byte 0; needs rank 2 or more, the last ``dim`` and blocks of 32.
 
     Returns:
-        output: payload of the shape of ``input``; with two codes a byte (FP4) ``K / 2`` at
-            ``dim``, the even element in the low nibble. FP6 has one code a byte, in the low bits.
+        output: payload of the shape of ``input``; with two codes per byte (FP4) ``K / 2`` at
+            ``dim``, the even element in the low nibble. FP6: one code per byte, in the low bits.
         scale: ``torch.float8_e8m0fnu`` of the shape of ``input`` with ``K / block_size`` at
             ``dim``; swizzled: ``(*leading, 32 * ceil(rows / 128), 16 * ceil(K / 128))``. Byte ``b``
             means ``2^(b - 127)``; byte 0 is ``2^-127``.
@@ -70,8 +70,8 @@ def quantize_mx(
     0 elsewhere: the scale alone carries it). A zero block gets scale byte 0. Zeros keep their sign,
     also elements that round to zero, except in INT8, which has one zero and never emits -128.
 
-    Not differentiable: outputs never require grad, ``torch.func.grad`` and ``jvp`` see a constant.
-    The bytes are the same on every backend, also when it flushes subnormals.
+    Not differentiable: outputs never require grad, and ``torch.func.grad`` and ``jvp`` see a
+    constant. The bytes are the same on every backend, also when it flushes subnormals.
 
     Example::
 
@@ -93,12 +93,12 @@ def quantize_mx(
         arguments = (input, dim, block_size, dtype, mode)
         return handle_torch_function(quantize_mx, (input,), *arguments, swizzle_type=swizzle)
     if not (isinstance(mode, int) and isinstance(swizzle, int)):
-        # In the contract's order: an earlier fault wins, and the text is the op's.
+        # In the specification's order (6): an earlier fault wins, and the text is the op's.
         check_quantize(input, dim, block_size, dtype, mode, swizzle_type=swizzle)
     if isinstance(dtype, str):
         return op.format(input, dim, block_size, dtype, mode, swizzle_type=swizzle)  # type: ignore[no-any-return]
     fmt = _format_of(dtype)
-    if swizzle == 0 or fmt is None:  # without a format the op says so
+    if swizzle == 0 or fmt is None:  # without a format the op raises
         return op.default(input, dim, block_size, dtype, mode)  # type: ignore[no-any-return]
     output, scale = op.format(input, dim, block_size, fmt.name, mode, swizzle_type=swizzle)
     if output.dtype is not dtype:
@@ -130,7 +130,7 @@ def dequantize_mx(
         block_size: elements that share a scale.
         dtype: of the result: float32, bfloat16 or float16.
         elem_format: the element format's string; needed for raw bytes (``torch.uint8``), whose
-            dtype doesn't tell it. ``None``: the format that the payload's dtype names.
+            dtype does not tell the format. ``None``: the format that the payload's dtype names.
         swizzle_type: the layout of ``scale``. Its padding is never read.
 
     Returns:
@@ -191,7 +191,7 @@ def _format_of(dtype: torch.dtype) -> ElementFormat | None:
 
 
 def _int_or_text(argument: Any, parse: Callable[[Any], int]) -> Any:
-    """The op's int for ``argument``, or the text that the op's validation is to call unknown.
+    """The op's int for ``argument``, or a text that the op's validation will refuse as unknown.
 
     An int is left for the op to check: Dynamo may have it as a symbol, which no enum takes.
     """

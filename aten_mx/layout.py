@@ -1,4 +1,4 @@
-"""Byte layouts: two codes a byte, and the 128x4 tiles of a swizzled scale."""
+"""Byte layouts: two codes per byte, and the 128x4 tiles of a swizzled scale."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SwizzleType(IntEnum):
     """Layout of the scale tensor; the integers are those of ``torch.nn.functional.SwizzleType``."""
 
     NO_SWIZZLE = 0
-    """One scale a block, in the order of the blocks."""
+    """One scale per block, in the order of the blocks."""
 
     SWIZZLE_32_4_4 = 1
     """Tiles of 128 rows by 4 columns, as NVIDIA's block-scaled matrix multiply reads them."""
@@ -86,7 +86,7 @@ def swizzle(scale: Tensor) -> Tensor:
     tiles = tiles.unflatten(-3, (row_tiles, _ROW_GROUPS, _GROUP_ROWS))
     # (row_tile, group, row, column_tile, column) -> (row_tile, column_tile, row, group, column)
     tiles = tiles.movedim((-5, -2, -3, -4, -1), (-5, -4, -3, -2, -1))
-    # A copy, also where the tiles already lie so: an op must not return a view of its argument.
+    # A copy even where no move was needed: an op must not return a view of its argument.
     return tiles.clone(memory_format=torch.contiguous_format).reshape(swizzled_shape(scale.shape))
 
 
@@ -104,7 +104,7 @@ def unswizzle(swizzled: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def pack_nibbles(codes: Tensor) -> Tensor:
-    """Two 4-bit codes a byte along the last dimension, the even element in the low nibble."""
+    """Two 4-bit codes per byte along the last dimension, the even element in the low nibble."""
     return codes[..., 0::2] | torch.bitwise_left_shift(codes[..., 1::2], 4)
 
 

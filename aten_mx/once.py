@@ -1,8 +1,8 @@
-"""Says what to do where the operators are registered already and cannot be registered again.
+"""Refuses an import where the operators are registered already, and says what to do.
 
 PyTorch keeps an operator for the life of the process. ``importlib.reload(aten_mx)`` and an import
-after one that failed find the modules that registered them; what takes those modules out of
-``sys.modules`` too leaves an import nothing to begin with.
+after a failed one find the modules that registered them. If those modules were removed from
+``sys.modules``, an import cannot continue.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The table of overloads: one row for each, from which everything that lists them follows.
+"""The table of overloads: one row each. All other lists of overloads are made from the rows.
 
 The schemas and fakes (``schema.py``), validation and the emulated kernels (``dispatch.py``), vmap
 rules (``transforms.py``), registered kernels (``registry.py``), sharding rules
 (``integrations/dtensor.py``), compile caches (``compiler.py``) and the conformance kit read the
 rows. ``csrc/alone.cpp`` and the patch to PyTorch core repeat the schemas; tests compare them.
 
-A new row needs four functions: one that validates a call, one that describes a valid call, one that
-computes it, and, where a backend's kernel of an older overload can answer it too, one that gives
-that one's arguments.
+A new row needs four functions. One validates a call, one describes a valid call, and one computes
+it. Where a backend's kernel of the base overload can answer it too, the fourth gives the arguments
+for that kernel.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Overload:
         signature: the rest of the schema. It never changes: a C++ kernel must match its schema
             argument for argument. New behaviour comes as a new row.
         check: raises where a call's arguments are wrong. Takes the op's arguments, and ``shapes``:
-            logical shapes of the tensors where they aren't their own.
+            the tensors' logical shapes, where these differ from the tensors' own.
         describe: the :data:`Call` that valid arguments mean.
         emulate: the results, from the tensors and the call.
         to_base: arguments of the base overload for the same results, from the tensors and the call;
-            ``None`` where it has none.
+            ``None`` where the overload is the base one.
     """
 
     op: str

@@ -17,7 +17,7 @@ GROUP = "aten_mx.backends"
 _loaded: set[tuple[str, str]] = set()
 """Names and values of the entry points that have been called.
 
-An import of the package that failed leaves this module imported, and a reload does. The next one
+This module stays imported after a failed import of the package and after a reload. The next import
 must not register the kernels of healthy plugins again.
 """
 
@@ -25,11 +25,11 @@ must not register the kernels of healthy plugins again.
 def load_backends() -> None:
     """Call every entry point of the group that has not been called.
 
-    What one registered before it failed is taken away again, so that it can be called once more
-    when the package is next imported.
+    If one fails, the kernels that it registered are removed. The next import of the package calls
+    it again.
 
     Raises:
-        RuntimeError: one could not be loaded or failed; its name and package are in the text.
+        RuntimeError: one failed or could not be loaded. The text has its name and package.
     """
     if environment.read("AUTOLOAD", "1") == "0":
         return

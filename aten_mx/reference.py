@@ -1,4 +1,4 @@
-"""A matrix multiplication of MX operands for every device: slow, plain, and for tests."""
+"""A matrix multiplication of MX operands on every device, slow and plain. It is for tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scaled_mm(
         scale_a: ``torch.float8_e8m0fnu``, ``(M, K / 32)``; swizzled, it may have any shape.
         scale_recipe_a: ``ScalingType.BlockWise1x32`` or its int.
         scale_b: ``(K / 32, N)`` as ``mat_b`` has it; swizzled: that of the transpose ``(N, K)``,
-            for a swizzled scale has no other order.
+            because a swizzled scale has no other order.
         scale_recipe_b: as ``scale_recipe_a``.
         swizzle_a: the layout of ``scale_a``, of either enum ``SwizzleType`` or an int.
         swizzle_b: the layout of ``scale_b``.
@@ -59,7 +59,7 @@ def scaled_mm(
             ``K`` differ; scales that don't fit.
         TypeError: dtypes that :func:`aten_mx.dequantize_mx` doesn't know.
 
-    Special values: as float32 multiplication has them; a block of NaN makes its row or column NaN.
+    Special values are those of float32 multiplication: a NaN block makes its row or column NaN.
 
     Example::
 
@@ -114,6 +114,6 @@ def _dequantize(payload: Tensor, scale: Tensor, swizzle_type: Any) -> Tensor:
     if _is_swizzled(swizzle_type) and payload.dtype in FORMAT_OF_DTYPE:
         columns = payload.shape[1] * FORMAT_OF_DTYPE[payload.dtype].codes_per_byte // BLOCK_SIZE
         shape = swizzled_shape((payload.shape[0], columns))
-        if scale.numel() == math.prod(shape):  # if not, the op says so
+        if scale.numel() == math.prod(shape):  # if not, the op raises
             scale = scale.reshape(shape)
     return dequantize_mx(payload, scale, block_size=BLOCK_SIZE, swizzle_type=swizzle_type)

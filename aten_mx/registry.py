@@ -1,11 +1,11 @@
 """Kernels per dispatch key: register one, list them all.
 
 One registration serves both overloads of an op: the kernel sees one normalized call, that of
-``.format``. Each registered kernel has a ``torch.library.Library`` of its own, so that taking it
-away uncovers what was there before, a C++ kernel too. The registry holds the libraries: a dropped
-handle changes nothing.
+``.format``. Each registered kernel has a ``torch.library.Library`` of its own. So when it is
+unregistered, the kernel that was there before answers again, a C++ kernel too. The registry holds
+the libraries, so a handle may be dropped.
 
-Nothing here asks for a device: a kernel can be registered before its device exists.
+Nothing here needs a device: a kernel can be registered before its device exists.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KernelInfo(NamedTuple):
 class KernelHandle:
     """A registered kernel; calling the handle calls the kernel.
 
-    Dropping the handle does not take the kernel away, :meth:`unregister` does.
+    Only :meth:`unregister` removes the kernel. The handle itself may be dropped.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class KernelHandle:
         return f"KernelHandle({self.op!r}, {self.dispatch_key!r}, {_name(self.fn)}{state})"
 
     def unregister(self) -> None:
-        """Take the kernel away; what it covered, a C++ kernel too, answers again.
+        """Remove the kernel; the one that it replaced, a C++ kernel too, answers again.
 
-        Safe to call twice, and in any order where several kernels lie over each other.
+        Safe to call twice, and in any order where several kernels replaced each other.
         """
         if self._library is None:
             return
@@ -137,8 +137,8 @@ def register_kernel(
         TypeError: ``fn`` or ``supports`` cannot be called.
         RuntimeError: the key has a kernel and ``override`` is false.
 
-    Functions compiled before are compiled anew at their next call, as a graph made under other
-    registrations may hold the op inlined.
+    Functions that were compiled before are compiled anew at their next call, because their graphs
+    may hold the op inlined.
 
     Example::
 
@@ -186,9 +186,9 @@ def kernels() -> list[KernelInfo]:
     """List the kernels that answer now, for every overload and dispatch key.
 
     Returns:
-        One :class:`KernelInfo` a kernel. An overload's emulated kernel comes last; it answers for
+        One :class:`KernelInfo` per kernel. An overload's emulated kernel comes last; it answers for
         all keys that aren't listed. ``.format`` without a kernel of its own calls the base
-        overload's where that has one and knows the format.
+        overload's kernel, where there is one that knows the format.
 
     Example::
 
@@ -229,7 +229,7 @@ def _describe(row: Overload, dispatch_key: str) -> str:
 
 
 def _kind(source: str) -> str:
-    """What a kernel is that this registry did not register, by the file that registered it."""
+    """Name a kernel that this registry did not register, by the file that registered it."""
     file = source.rpartition(":")[0]
     if file.endswith(NATIVE_SOURCE):
         capability = torch.backends.cpu.get_cpu_capability()

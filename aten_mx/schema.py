@@ -86,15 +86,15 @@ INTERNAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     # Opaque to compilers: Inductor's C++ code generator (2.13) has no float8_e8m0fnu and no
     # float4_e2m1fn_x2, so the emulated kernel leaves the last dtype view to this op.
     "_bitcast(Tensor self, ScalarType dtype, int dim) -> Tensor": (_bitcast, _bitcast_fake),
-    # Opaque to tracing: reshaping to tiles asks of symbolic sizes whether they are 1 or divide each
-    # other, and the answers would tie an exported program to the sizes it was traced with.
+    # Opaque to tracing: reshaping to tiles asks whether symbolic sizes are 1 or divide each other.
+    # The answers would bind an exported program to the sizes of its trace.
     "_swizzle(Tensor scale) -> Tensor": (swizzle, _swizzle_fake),
     "_unswizzle(Tensor swizzled, SymInt rows, SymInt columns) -> Tensor": (
         unswizzle,
         _unswizzle_fake,
     ),
-    # Opaque to tracing: stand in a graph for a call that a device's own kernel is to answer, where
-    # the tracer would inline the emulated kernel all the same (AOTInductor; see dispatch.py).
+    # Opaque to tracing: each stands in a graph for a call that the device's own kernel must answer.
+    # Without them AOTInductor's tracer would inline the emulated kernel (see dispatch.py).
     **{row.kernel_schema: (_calling(row), _calling_fake(row)) for row in _last_overloads},
 }
 """Internal ops: the schema, with the kernel and the fake."""

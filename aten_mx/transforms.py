@@ -1,7 +1,7 @@
 """``torch.func.vmap`` rules: one call over the whole batch, with ``dim`` shifted past it.
 
-The arguments are checked against one example's shape, so that the error of a bad call is the one
-that the example alone would get.
+The arguments are checked against one example's shape. So a bad call gets the error that the example
+alone would get.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _register_bitcast(op: OpOverload) -> None:
 
 def _register_swizzle(op: OpOverload) -> None:
     def rule(info: Any, in_dims: Any, scale: Tensor, *sizes: int) -> tuple[Tensor, int]:
-        # Of the last two dimensions; those before them are a batch already.
+        # The op works on the last two dimensions; those before them are a batch already.
         return op(scale.movedim(in_dims[0], 0), *sizes), _OUT_DIM
 
     torch.library.register_vmap(op, rule, lib=LIB)

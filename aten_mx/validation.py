@@ -1,6 +1,6 @@
-"""The rules that every call must keep, in the order of the contract's error table.
+"""The rules that every call must keep, in the order of the specification's error table.
 
-The first fault wins. Messages hold the received value and are built from lists and plain numbers,
+The first fault wins. Messages hold the received value. They are built from lists and plain numbers,
 so that C++ can print the same.
 """
 
@@ -33,7 +33,7 @@ _MODES = frozenset(map(int, ScaleCalculationMode))
 _SWIZZLES = frozenset(map(int, SwizzleType))
 
 Shapes = Sequence[Sequence[int]]
-"""Logical shapes of the tensors where they aren't their own: one example of a vmapped batch."""
+"""The tensors' shapes where these differ from their own: those of one example under vmap."""
 
 
 def check_quantize(
@@ -107,7 +107,7 @@ def check_dequantize(
         _fail(TypeError, f"{op}: dtype must be {_names(REAL_DTYPES)}, got {dtype}")
     _check_swizzle_type(op, swizzle_type)
     _check_block_size(op, block_size, fmt)
-    if fmt is not None:  # without a format the payload's dtype is at fault, said below
+    if fmt is not None:  # without a format the payload's dtype is at fault: checked below
         codes = shape[dim] * fmt.codes_per_byte
         _check_bytes(op, "output", self, [codes])  # here, because C++ cannot hold a larger size
         _check_multiple(op, shape, dim, block_size, codes)
@@ -183,7 +183,7 @@ def _check_block_size(op: str, block_size: int, fmt: ElementFormat | None) -> No
     if fmt is not None and block_size % fmt.codes_per_byte:
         _fail(
             ValueError,
-            f"{op}: block_size must be even for {fmt.name} (two codes a byte), got {block_size}",
+            f"{op}: block_size must be even for {fmt.name} (two codes per byte), got {block_size}",
         )
 
 

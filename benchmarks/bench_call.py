@@ -19,8 +19,8 @@ from common import run
 import aten_mx
 from aten_mx import dispatch
 
-# Microseconds a call over the bare kernel, by what validates: C++ where the native CPU library is
-# loaded (`python -m aten_mx build`), else Python.
+# Microseconds per call above the bare kernel. C++ validates where the native CPU library is loaded
+# (`python -m aten_mx build`), else Python.
 LIMITS = {"Python": 8.0, "C++": 1.0}
 SHAPE = (1, 4096)
 ROUNDS, CALLS = 200, 200
@@ -28,7 +28,7 @@ E4M3 = torch.float8_e4m3fn
 
 
 def median_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Microseconds a call, the rounds interleaved."""
+    """Microseconds per call, the rounds interleaved."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -80,7 +80,7 @@ def main() -> int:
     overhead = times["kernel behind register_kernel"] - base
     language = "Python" if dispatch.validates_in_python() else "C++"
     limit = LIMITS[language]
-    print(f"validation in {language} and hook: {overhead:.2f} us a call, at most {limit}")
+    print(f"validation in {language} and hook: {overhead:.2f} us per call, at most {limit}")
     return int(args.check and overhead > limit)
 
 

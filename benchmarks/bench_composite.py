@@ -1,7 +1,7 @@
 """Time and memory of the emulated kernel against TorchAO's ``to_mx`` and ``copy_``, in one run.
 
 Machines are noisy and shared: the calls of a row are interleaved, and only ratios mean something.
-The last block holds them against the project's limits; ``--check`` exits with 1 if one is broken.
+The last block compares them with the project's limits; ``--check`` exits with 1 if one is broken.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def peak_memory_in_subprocess(size: int) -> dict[str, dict[str, float]]:
     """``peak_memory`` in a process of its own; empty where the system has no such counter."""
     if not Path("/proc/self/clear_refs").exists():
         return {}
-    # Tensors from 64 KiB on get pages of their own that go back when they are freed. Otherwise the
-    # call before leaves its memory resident, and the call that is measured seems to need none.
+    # Tensors from 64 KiB on get their own pages, which are returned when they are freed. Otherwise
+    # the memory of the call before stays resident, and the measured call seems to need none.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
     command = [sys.executable, __file__, "--peak-memory", "--size", str(size)]
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -216,7 +216,7 @@ def main() -> int:
     )
     titles = "".join(f"{title:>16}" for title, _, _ in COLUMNS)
     print(f"{'input':9}{'format':9}{'copy_ ms':>9}{titles}{'memory':>8}{'others':>8}", flush=True)
-    # Small tensors drown in pages that the process takes for itself.
+    # With small tensors the process's own pages would dominate.
     peaks = peak_memory_in_subprocess(max(arguments.size, 2048))
     rows: list[dict[str, Any]] = []
     for name, dtype in DTYPES.items():

@@ -5,12 +5,12 @@
     python benchmarks/codegen.py --check              # against the committed rows; exit code 1
 
 **How instructions are counted.** The kernels have no loop, so each instruction of the program
-runs once a thread: instructions per element = instructions x threads / elements of a tile, without
-the padding after the last EXIT. All are counted, address arithmetic and scalar ones too.
+runs once per thread: instructions per element = instructions x threads / elements of a tile. The
+padding after the last EXIT does not count; address arithmetic and scalar instructions do.
 **Widths** are those that carry most of the bytes: the payload's, not the scale's.
 **The bound** compares the time to move an element's bytes at the datasheet's memory bandwidth with
 the time to issue its instructions; ``headroom`` above 1 means memory-bound. It ignores latency and
-occupancy: a prediction, no measurement.
+occupancy: it is a prediction, not a measurement.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Gpu(NamedTuple):
 
     name: str
     bandwidth: float
-    """Bytes a second."""
+    """Bytes per second."""
     issue_rate: float
-    """Instructions of a single thread a second, over the whole GPU."""
+    """Instructions of single threads per second, over the whole GPU."""
 
 
 # A thread's FP32 multiply-add is one instruction and two operations, so the issue rate is half the
@@ -249,7 +249,7 @@ def committed_rows() -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def digest(rows: list[dict[str, Any]]) -> str:
-    """The rows for bfloat16 and FLOOR as a Markdown table: instructions an element, and in
+    """The rows for bfloat16 and FLOOR as a Markdown table: instructions per element, and in
     parentheses the headroom where the GPU's rates are known."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
     cells: dict[tuple[str, ...], dict[str, str]] = {}

@@ -26,7 +26,7 @@ QUANTIZE = torch.ops.aten_mx.quantize_mx.format
 DEQUANTIZE = torch.ops.aten_mx.dequantize_mx.format
 FLOOR, RCEIL = ScaleCalculationMode.FLOOR.value, ScaleCalculationMode.RCEIL.value
 BLOCK_SIZE = 32
-BUSY = 0.1  # CPUs in use by other processes from which on the times aren't to be believed
+BUSY = 0.1  # from this many CPUs in use by other processes, the times are not reliable
 Call = Callable[[], Any]
 
 
@@ -66,7 +66,7 @@ def wall_clock(call: Call) -> float:
     start = time.perf_counter()
     result = call()
     elapsed = 1e3 * (time.perf_counter() - start)
-    del result  # giving the memory back isn't the call's work
+    del result  # the call's time does not include freeing the memory
     return elapsed
 
 
@@ -83,7 +83,7 @@ def interleaved(
     for repeat in range(repeats + 2):
         for name, call in calls.items():
             elapsed = clock(call)
-            if repeat >= 2:  # the first rounds warm caches and the allocator up
+            if repeat >= 2:  # the first rounds warm up caches and the allocator
                 times[name].append(elapsed)
     return {name: Time(statistics.median(values), min(values)) for name, values in times.items()}
 

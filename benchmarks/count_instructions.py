@@ -2,7 +2,7 @@
 
 The kernel runs in a process of its own that is stepped through with ``ptrace``, so that the counts
 are exact, AVX-512 included, and need no hardware counter, which virtual machines often lack. Each
-count is the difference between two sizes: what a call costs by itself drops out. Linux on x86-64.
+count is the difference between two sizes, so the fixed cost of a call drops out. Linux on x86-64.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def steps_to_next_stop(pid: int) -> int:
 
 
 def instructions(op: str, fmt: str, dtype: str, dim: int) -> float:
-    """Instructions a block."""
+    """Instructions per block."""
     arguments = (op, fmt, dtype, dim, COLUMNS, *ROWS)
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *map(str, arguments)],

@@ -1,8 +1,8 @@
-"""The Triton kernels on a GPU: the contract, tensors above 2^31 elements, and speed.
+"""The Triton kernels on a GPU: the specification, tensors above 2^31 elements, and speed.
 
 ``python benchmarks/gpu_check.py`` on a machine with a GPU, torch, Triton and nothing else; no
 network. All ratios are to a device-to-device ``copy_`` of the same input, in the same rounds. Each
-part reports as it ends, and ``--json`` is written after each, so that nothing is lost where the
+part reports as it ends, and ``--json`` is written after each, so that nothing is lost if the
 time runs out. ``--dry-run`` rehearses every line on the CPU, in Triton's interpreter, with tiny
 tensors: its times mean nothing.
 """
@@ -91,7 +91,7 @@ def device_clock(call: Call) -> float:
 
 
 def conformance(plan: Plan) -> Iterator[Row]:
-    """One row a check: cases and how many failed."""
+    """One row per check: cases and how many failed."""
     for check in plan.checks:
         start = time.monotonic()
         report = check_kernel(plan.device, checks=[check])
@@ -150,13 +150,13 @@ def peers(x: Tensor, dim: int) -> dict[str, Call]:
         try:
             call()
             calls["TorchAO Triton"] = call
-        except Exception as error:  # made for other cards: the row says so by its absence
+        except Exception as error:  # made for other cards: then it has no row
             print(f"  TorchAO {name}: {type(error).__name__}: {error}")
     return calls
 
 
 def speed(plan: Plan) -> Iterator[Row]:
-    """GB/s of every call and the share of the copy's, one row a call."""
+    """GB/s of every call and the share of the copy's, one row per call."""
     for size in plan.sizes:
         largest = size == plan.sizes[-1]
         for name, dtype in DTYPES.items():
@@ -198,7 +198,7 @@ def speed_rows(
 
 
 def launch(plan: Plan) -> Iterator[Row]:
-    """Microseconds of the host for a call, (1, 4096), without waiting for the device."""
+    """The host's microseconds per call, (1, 4096), without waiting for the device."""
     x = torch.randn(1, 4096, dtype=torch.bfloat16, device=plan.device)
     target = torch.empty_like(x)
     calls: dict[str, Call] = {

@@ -2,7 +2,7 @@
 
     python examples/export_mx_model.py [--out encoder.pt2]
 
-Weights are stored quantized: a payload and one scale a block of 32. Activations are quantized on
+Weights are stored quantized: a payload and one scale per block of 32. Activations are quantized on
 the way in. Both are dequantized before an ordinary matmul, so this runs on any device.
 """
 

@@ -1,4 +1,4 @@
-"""Sentence embeddings by a real encoder in MX, against float32: does the order of meaning survive?
+"""Sentence embeddings of a real encoder in MX, compared with float32: does their order stay?
 
     python examples/minilm_accuracy.py [--plot FILE.png] [--formats NAME ...] [--modes NAME ...]
 
@@ -77,7 +77,7 @@ class Tokenizer:
 
     @staticmethod
     def _spaced(char: str) -> str:
-        """Accents go, a punctuation mark is a word of its own, and so is an ASCII symbol."""
+        """Drop accents; a punctuation mark or an ASCII symbol is a word of its own."""
         category = unicodedata.category(char)
         if category == "Mn":
             return ""
@@ -161,7 +161,7 @@ class Encoder:
 
 
 class Row(NamedTuple):
-    """What a format and scale mode leave of float32's embeddings."""
+    """How near a format and scale mode stay to float32's embeddings."""
 
     elem_format: str
     mode: str
@@ -198,7 +198,7 @@ def compare(elem_format: str, mode: str, got: Tensor, want: Tensor) -> Row:
 
 
 def measure(formats: list[str], modes: list[str], pairs: int) -> list[Row]:
-    """One row a format and mode, over the first ``pairs`` of the list."""
+    """One row per format and mode, over the first ``pairs`` of the list."""
     encoder = Encoder(default_path().parent)
     sentences = [sentence for pair in PAIRS[:pairs] for sentence in pair]
     want = encoder.embed(sentences, encoder.linear)

@@ -96,10 +96,10 @@ def _fault(options: argparse.Namespace) -> str | None:
     source, out = options.source, options.out
     if source is not None:
         is_checkout = (source / "torch").is_dir() and (source / codegen.NATIVE).is_dir()
-        return None if is_checkout else f"{source} is no PyTorch checkout"
+        return None if is_checkout else f"{source} is not a PyTorch checkout"
     if out is not None:
         if out.exists() and not out.is_dir():
-            return f"{out} is no directory"
+            return f"{out} is not a directory"
         return f"{out} isn't empty" if out.is_dir() and any(out.iterdir()) else None
     return None if options.wheel is not None else _missing()
 

@@ -1,4 +1,4 @@
-"""PyTorch's code generators over the patched tree, and what they must have made of the entry."""
+"""Runs PyTorch's code generators over the patched tree, and checks what they generate."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PYTHON = (
 
 
 class CodegenError(Exception):
-    """A generator failed, or made something else than the contract wants."""
+    """A generator failed, or generated something unexpected."""
 
 
 def yaml_schemas(tree: Path) -> list[str]:
@@ -72,7 +72,7 @@ def yaml_schemas(tree: Path) -> list[str]:
 
 
 def check_schemas(tree: Path) -> str:
-    """The yaml says what ``torch.library`` is told by ``aten_mx.schema``."""
+    """The yaml has the schemas that ``aten_mx.schema`` registers."""
     from aten_mx.schema import SCHEMAS
 
     found, expected = yaml_schemas(tree), list(SCHEMAS)
@@ -84,8 +84,8 @@ def check_schemas(tree: Path) -> str:
 def run_torchgen(tree: Path) -> str:
     """ATen's headers and registrations, into ``tree/generated``, as core's build makes them.
 
-    Without ``--update-aoti-c-shim`` the generator refuses shim headers that aren't what it would
-    write, so that this also checks the patch's.
+    Without ``--update-aoti-c-shim`` the generator refuses shim headers that it would write
+    differently, so this also checks the patch's.
     """
     out = tree / "generated"
     arguments = ["--source-path", "aten/src/ATen", "--install-dir", str(out / "ATen")]

@@ -83,9 +83,9 @@ def _run(command: list[str]) -> None:
 
 
 def _operators(tree: Path) -> str:
-    """``at::quantize_mx`` and the rest of the operators' entry points, out of the generated ones.
+    """``at::quantize_mx`` and the operators' other entry points, taken from the generated files.
 
-    Core's build compiles all of them, and the wheel's library lacks ours.
+    Core's build compiles all entry points. The wheel's library lacks ours.
     """
     generated = "".join(
         path.read_text() for path in sorted((tree / "generated/ATen").glob("Operators_*.cpp"))
@@ -137,7 +137,7 @@ def _registration(tree: Path, defined: set[str]) -> tuple[str, list[str]]:
                     kernels.setdefault("FuncTorchBatchedDecomposition", []).append(
                         f'  m.impl("{schema.name}", {kernel});'
                     )
-        # What VariableType does for an op in DONT_REQUIRE_DERIVATIVE, less its checks.
+        # What VariableType does for an op in DONT_REQUIRE_DERIVATIVE, without its checks.
         kernels.setdefault("Autograd", []).append(
             f'  m.impl("{schema.name}", torch::CppFunction::makeFallthrough());'
         )

@@ -40,7 +40,7 @@ def check_bytes() -> str:
 
 
 def check_composite() -> str:
-    """The composite, called past the CPU kernel, gives that one's bytes."""
+    """The composite, called without the dispatcher, gives the CPU kernel's bytes."""
     count = 0
     for name, args, kwargs in calls():
         actual = _overload("quantize_mx", args[3]).decompose(*args, **kwargs)

@@ -27,7 +27,7 @@ def compare_quantize(
     mode: int,
     swizzle: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The kernel's outputs, the same as the composite's, which is called past the dispatcher."""
+    """The kernel's outputs, the same as the emulated ones, computed without the dispatcher."""
     outputs = kernel(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
     expected = emulated.quantize_mx(x, dim, block_size, fmt, mode, swizzle_type=swizzle)
     what = (x.dtype, x.shape, x.stride(), dim, block_size, fmt, mode, swizzle)

@@ -3,7 +3,8 @@
 The rows themselves are in ``cases_scale.py`` (special values, the four scale rules),
 ``cases_extremes.py`` (clamps, subnormals, largest inputs), ``cases_elements.py`` (rounding,
 saturation, signs) and ``cases_dequantize.py``. Their bytes are worked out by hand from the
-contract, with the arithmetic beside them; nothing here runs the package. A bug starts as a row.
+specification, with the arithmetic beside them. Nothing here runs the package. A bug starts as a
+row.
 
 ``source`` is the public report a row comes from, or a number of ``specification.md``.
 """
@@ -51,7 +52,7 @@ def to_bits(tensor: torch.Tensor) -> Array:
 
 
 def to_payload(codes: Array, fmt: str, axis: int = -1) -> Array:
-    """Codes as bytes of the op's output: two a byte for FP4."""
+    """Codes as bytes of the op's output: two per byte for FP4."""
     return pack_nibbles(codes, axis) if fmt == "fp4_e2m1" else codes
 
 

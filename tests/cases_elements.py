@@ -164,7 +164,7 @@ ELEMENT_CASES = [
     # [1, 2, 4] -> codes 2, 4, 6: the first byte is 0x42 (pytorch/ao#2939, tests/test_cases.py).
     Row("1_2_4", "pytorch/ao#2939", "fp4_e2m1", ALL_MODES, ALL_DTYPES, (1.0, 2.0, 4.0),
         127, (0x2, 0x4, 0x6)),
-    # One code a byte, low six bits (pytorch/ao#1810 packed four into three bytes).
+    # One code per byte, low six bits (pytorch/ao#1810 packed four into three bytes).
     Row("codes_1_2_4_8", "pytorch/ao#1810", "fp6_e2m3", ALL_MODES, ALL_DTYPES,
         (0.125, 0.25, 0.5, 1.0, 4.0), 127, (0x01, 0x02, 0x04, 0x08, 0x18)),
 ]

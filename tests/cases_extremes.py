@@ -16,7 +16,7 @@ def _each(
     values: tuple[float | int, ...],
     expected: dict[str, tuple[int, tuple[int, ...]]],
 ) -> list[Row]:
-    """One row a format: ``expected`` gives its scale byte and codes."""
+    """One row per format: ``expected`` gives its scale byte and codes."""
     return [
         Row(name, source, fmt, modes, dtypes, values, scale, codes)
         for fmt, (scale, codes) in expected.items()

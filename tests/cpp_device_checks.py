@@ -179,7 +179,7 @@ BASE_NODES = ["aten_mx.quantize_mx.default", "aten_mx.dequantize_mx.default"]
 
 
 def ops_of(graph: torch.fx.Graph) -> list[str]:
-    """The ops of a graph, without the taking apart of tuples."""
+    """The ops of a graph, without those that take tuples apart."""
     targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
     return [target for target in targets if "getitem" not in target]
 
@@ -213,7 +213,7 @@ def test_one_node_in_a_compilers_graph() -> None:
 
 
 def test_export(calls: Calls, tmp_path: Path) -> None:
-    """Traced on the device: one node a call, before and after decomposition and a file."""
+    """Traced on the device: one node per call, before and after decomposition and a file."""
     x, expected = device_input()
     program = torch.export.export(RoundTrip(), (x,))
     assert ops_of(program.graph) == NODES

@@ -135,7 +135,7 @@ def work(seconds: float, seed: int) -> None:
 
 
 def start(minutes: float, seed: int) -> int:
-    """Build with the sanitizers, then run one process an instruction set.
+    """Build with the sanitizers, then run one process per instruction set.
 
     Returns:
         1 if one of them failed, else 0.

@@ -1,6 +1,6 @@
 """Deliberately wrong kernels: the emulated kernel with one piece of its source replaced.
 
-Each breaks one rule of the contract; the conformance kit must catch every one of them.
+Each breaks one rule of the specification; the conformance kit must catch every one of them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def _mode(name: str, change: str) -> Mutant:
 MUTANTS = {
     # specification.md, 3.1 and 3.2: the block maximum, NaN and Inf.
     "the first value is not in the maximum": Mutant(
-        Q, "absolute.amax(-1)", "absolute[..., 1:].amax(-1)"
+        Q, "_block_maximum(absolute)", "_block_maximum(absolute[..., 1:])"
     ),
     "int8: the first value is not in the maximum": Mutant(
-        Q, "magnitude.amax(-1)", "magnitude[..., 1:].amax(-1)"
+        Q, "_block_maximum(magnitude)", "_block_maximum(magnitude[..., 1:])"
     ),
     "a NaN is ignored": Mutant(
-        Q, "absolute.amax(-1)", "absolute.nan_to_num(0, torch.inf).amax(-1)"
+        Q, "_block_maximum(absolute)", "_block_maximum(absolute.nan_to_num(0, torch.inf))"
     ),
     "Inf is taken for a number": Mutant(
         Q,
@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "the input is rounded to bfloat16 first": Mutant(
         Q,
-        "bits = values.to(torch.float32, copy=True)",
-        "bits = values.to(torch.bfloat16).to(torch.float32, copy=True)",
+        ".view(values.dtype).to(torch.float32)",
+        ".view(values.dtype).to(torch.bfloat16).to(torch.float32)",
     ),
     "the input is changed": Mutant(
         Q,
@@ -121,13 +121,13 @@ MUTANTS = {
     ),
     # specification.md, 4: dequantization.
     "scale 0xFF is a number": Mutant(
-        D, "return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN)", "return bits"
+        D, "scale_bytes == E8M0_NAN, _NAN_BITS", "scale_bytes > E8M0_NAN, _NAN_BITS"
     ),
     "the NaN is another": Mutant(D, "_QUIET_NAN = 0x7FC00000", "_QUIET_NAN = 0x7FC00001"),
     "scale byte 0 is zero": Mutant(
         D,
-        "return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN)",
-        "return bits.masked_fill_(scale == E8M0_NAN, _QUIET_NAN).masked_fill_(scale == 0, 0)",
+        "rounded.view(call.dtype)",
+        "rounded.masked_fill_(scale_bytes == 0, 0).view(call.dtype)",
     ),
     "subnormal codes read as normal": Mutant(D, "    w.clamp_max_(scratch)", "    pass"),
     "bits 6 and 7 of FP6 count": Mutant(D, "codes.bitwise_and_(2 * fmt.sign_bit - 1)", "pass"),

@@ -28,7 +28,7 @@ E8M0_NAN = 0xFF
 
 @dataclass(frozen=True)
 class Format:
-    """An element format as the OCP document words it: fields, bias, and where finite codes end."""
+    """An element format as the OCP document gives it: fields, bias, and where finite codes end."""
 
     name: str
     exponent_bits: int  # 0: a two's complement integer
@@ -230,7 +230,7 @@ def dequantize_bits(
 
 
 def pack_nibbles(codes: Array, axis: int = -1) -> Array:
-    """Two codes a byte along ``axis``, the even element in the low nibble."""
+    """Two codes per byte along ``axis``, the even element in the low nibble."""
     codes = np.moveaxis(codes, axis, -1)
     packed = codes[..., 0::2] + 16 * codes[..., 1::2]
     return np.moveaxis(packed.astype(np.uint8), -1, axis)

@@ -52,7 +52,7 @@ def assert_quantized_alike(model: Model, single: Model) -> None:
 
 
 def sharded_dims(log: Log) -> list[str]:
-    """Where the payloads are sharded: a dimension's number or "-", one a mesh dimension."""
+    """Where the payloads are sharded: a dimension's number or "-", one per mesh dimension."""
     return [
         "".join(str(p.dim) if isinstance(p, (Shard, _StridedShard)) else "-" for p in t.placements)
         for t, _ in log

@@ -1,4 +1,4 @@
-"""A run's last lines: which kernel gave the contract's bytes, by op and element format.
+"""A run's last lines: which kernel gave the right bytes, by op and element format.
 
 A test that compares bytes says whose: ``@pytest.mark.proves("native CPU", "quantize_mx")``, without
 an op for both. "under test" stands for the kernel that the run is pointed at. The format is the
@@ -31,7 +31,7 @@ def mark_items(items: Iterable[pytest.Item]) -> None:
 
 
 def table(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """A line a kernel and op: the number of tests by format, ``FAIL`` where one failed."""
+    """A line per kernel and op: the number of tests by format, ``FAIL`` where one failed."""
     tests: dict[tuple[str, str, str], int] = defaultdict(int)
     failed: set[tuple[str, str, str]] = set()
     for report in reports:

@@ -1,4 +1,4 @@
-"""What several test files need: a kernel beside the composite, and a fresh process."""
+"""What several test files need: a kernel beside the emulated one, and a fresh process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
 
 @contextlib.contextmanager
 def cpu_kernel() -> Iterator[None]:
-    """A kernel keeps the op one node; this one gives the composite's bytes."""
+    """A kernel keeps the op one node; this one gives the emulated kernel's bytes."""
     op = torch.ops.aten_mx.quantize_mx.default
     library = torch.library.Library("aten_mx", "IMPL")
     library.impl("quantize_mx", aten_mx.decomposition_table()[op], "CPU")

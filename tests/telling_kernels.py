@@ -1,4 +1,4 @@
-"""Kernels that tell what they are called with, or that it was they who answered."""
+"""Kernels that tell what they were called with, or that they answered."""
 
 from __future__ import annotations
 

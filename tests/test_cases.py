@@ -48,7 +48,7 @@ def describe(case: QuantizeCase | DequantizeCase, how: str, *pairs: tuple[Array,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_quantize_cases(fmt: str, mode: str, dtype: str) -> None:
-    """All rows of a combination as one matrix, a row each, blocked along either dimension."""
+    """All rows of a combination as one matrix, one row each, blocked along either dimension."""
     cases = [case for case in QUANTIZE_CASES if case.applies(fmt, mode, dtype)]
     assert cases, f"tests/cases_*.py has no row of {fmt}, {mode}, {dtype}"
     bits = np.stack([case.block(dtype) for case in cases])
@@ -151,7 +151,7 @@ def test_small_ramp_stays_finite(mode: str) -> None:
 
 
 def test_one_scale_per_block() -> None:
-    """Blocks do not see each other: a NaN, an Inf and a large number beside ordinary blocks."""
+    """Blocks do not affect each other: a NaN, an Inf and a large number beside ordinary blocks."""
     for fmt, block_size in itertools.product(FORMATS, (2, 16, 32, 64)):
         with each_case(fmt, block_size):
             check_one_scale_per_block(fmt, block_size)

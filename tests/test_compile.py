@@ -211,7 +211,7 @@ def test_an_input_that_requires_grad() -> None:
     assert torch.equal(x.grad, results[2])
 
 
-@pytest.mark.parametrize("kernel", [False, True], ids=["composite", "kernel"])
+@pytest.mark.parametrize("kernel", [False, True], ids=["emulated", "kernel"])
 def test_quantizing_thrice_is_one_node(kernel: bool) -> None:
     """After partitioning a training graph, equal calls are one: no constant keeps them apart."""
     names: list[str] = []

@@ -125,7 +125,7 @@ def opcheck(sample: Sample, test_utils: tuple[str, ...]) -> None:
 
 
 def expected_strides(sample: Sample, result: Tensor) -> tuple[int, ...]:
-    """Section 5 of the contract."""
+    """The layout rule of specification.md, 5."""
     moved = [*result.shape[: sample.dim], *result.shape[sample.dim + 1 :]]
     empty = torch.empty([*moved, result.shape[sample.dim]], device="meta")
     return empty.movedim(-1, sample.dim).stride()
@@ -229,9 +229,9 @@ def has_scalar_type(sample: Sample) -> bool:
 
 
 def test_a_kernel_is_reached_by_both_overloads(kernels: Kernels) -> None:
-    """By ``.format`` wherever a ScalarType exists; FP6 and swizzled scales stay with the composite.
+    """By ``.format`` wherever a ScalarType exists; FP6 and swizzled scales are emulated.
 
-    The descriptions stay those of the contract, so an FP4 payload is still seen as bytes.
+    The outputs stay as specified, so an FP4 payload is still bytes.
     """
     samples = [*quantize_samples(), *dequantize_samples()]
     kernels.take_calls()  # made the samples
@@ -300,7 +300,7 @@ def test_a_differentiable_kernels_outputs_do_not_require_grad(
 
 
 def test_a_destroyed_kernel_is_gone() -> None:
-    """The composite answers again, in both overloads; another kernel can then be registered."""
+    """The emulated kernel answers again, in both overloads; a new kernel can be registered."""
     x = torch.randn(4, 64)
     before = [QUANTIZE(x, -1, 32, E4M3), QUANTIZE.format(x, -1, 32, "fp8_e4m3")]
     for _ in range(2):

@@ -111,7 +111,7 @@ def assert_same_blocks(
 
 
 def check_blocks(bits: Array, value: Array, fmt: str, mode: str, dtype: str) -> None:
-    """Quantize blocks of 32, a row each, and compare with the oracle."""
+    """Quantize blocks of 32, one per row, and compare with the oracle."""
     codes, scale = quantize_values(value, BLOCK_SIZE, fmt, MODES[mode])
     x = to_tensor(bits, DTYPES[dtype])
     output, output_scale = quantize_mx.format(x, -1, BLOCK_SIZE, fmt, MODES[mode])

@@ -1,4 +1,4 @@
-"""Every row of the contract's error table: type and text, the same from everywhere.
+"""Every row of the specification's error table: type and text, the same from everywhere.
 
 Which of two faults wins is ``test_errors_order.py``'s.
 """
@@ -105,7 +105,7 @@ class TestQuantize(ErrorTest):
         self.check(ValueError, """quantize_mx: size 64 of dim 1 must be a multiple of block_size 33, got shape [4, 64]""", base(block_size=33), fmt(block_size=33))
         self.check(ValueError, """quantize_mx: size 64 of dim 1 must be a multiple of block_size 4096, got shape [4, 64]""", base(block_size=4096), fmt(block_size=4096))
         odd = base(zeros(3, 33), block_size=33, dtype=FP4)
-        self.check(ValueError, """quantize_mx: block_size must be even for fp4_e2m1 (two codes a byte), got 33""", odd, fmt(zeros(3, 33), -1, 33, "fp4_e2m1"))
+        self.check(ValueError, """quantize_mx: block_size must be even for fp4_e2m1 (two codes per byte), got 33""", odd, fmt(zeros(3, 33), -1, 33, "fp4_e2m1"))
 
     def test_6_size(self) -> None:
         """TransformerEngine#2966: token counts that 32 does not divide. Never a mixed block."""
@@ -157,12 +157,12 @@ class TestDequantize(ErrorTest):
     def test_6_block_size(self) -> None:
         self.check(ValueError, """dequantize_mx: block_size must be at least 1, got 0""", back(block_size=0), back_fmt(block_size=0))
         self.check(ValueError, """dequantize_mx: size 64 of dim 1 must be a multiple of block_size 48, got shape [4, 64]""", back(block_size=48), back_fmt(block_size=48))
-        # The size is that of the values: two a byte.
+        # The size is that of the values: two per byte.
         x, scale = raw(4, 24, dtype=FP4), raw(4, 1)
         packed = back_fmt(x, scale, elem_format="fp4_e2m1")
         self.check(ValueError, """dequantize_mx: size 48 of dim 1 must be a multiple of block_size 32, got shape [4, 24]""", back(x, scale), packed)
         odd = back_fmt(x, scale, block_size=3, elem_format="fp4_e2m1")
-        self.check(ValueError, """dequantize_mx: block_size must be even for fp4_e2m1 (two codes a byte), got 3""", back(x, scale, block_size=3), odd)
+        self.check(ValueError, """dequantize_mx: block_size must be even for fp4_e2m1 (two codes per byte), got 3""", back(x, scale, block_size=3), odd)
 
     def test_7_swizzle(self) -> None:
         x = raw(64, 64, dtype=E4M3)

@@ -1,4 +1,4 @@
-"""Which error a call gets that has two faults, and what the dispatcher refuses by itself."""
+"""Which error a call with two faults gets, and what the dispatcher itself refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.export`` and AOTInductor: one node a call, dynamic sizes, saved and run elsewhere."""
+"""``torch.export`` and AOTInductor: one node per call, dynamic sizes, saved and run elsewhere."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_blocked_size_known_only_at_run_time(strict: bool) -> None:
 
 @pytest.mark.parametrize("samples", [quantize_samples, dequantize_samples])
 def test_fake_and_meta_describe_what_eager_gives(samples: object) -> None:
-    """FakeTensor runs the composite and meta the fake: both agree with eager to the stride."""
+    """FakeTensor runs the emulated kernel, meta the fake: both agree with eager to the stride."""
     for sample in samples():  # type: ignore[operator]
         want = description(sample.call())
         with FakeTensorMode() as mode:

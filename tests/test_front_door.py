@@ -1,4 +1,4 @@
-"""What the front doors take for the mode and the swizzle, and what they say to anything else."""
+"""What the front doors take for the mode and the swizzle, and the error for anything else."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_rearranging() -> None:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float4_e2m1fn_x2], ids=str)
 @pytest.mark.parametrize(("rows", "columns"), [(128, 128), (5, 64), (300, 4096)])
 def test_the_scales_scaled_mm_counts(dtype: torch.dtype, rows: int, columns: int) -> None:
-    """One scale a block of 32 values, not of 32 bytes, padded to tiles (pytorch/pytorch#176357)."""
+    """One scale per 32 values, not per 32 bytes, padded to tiles (pytorch/pytorch#176357)."""
     output, scale = aten_mx.quantize_mx(
         torch.empty(rows, columns, device="meta"), dtype=dtype, swizzle_type=1
     )

@@ -83,7 +83,7 @@ def run(program: str, *arguments: str, **environment: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("order", ["package first", "inductor first"])
 def test_the_kernel_is_called(order: str) -> None:
-    """Without a kernel the composite is inlined; with one it runs once, by either overload."""
+    """Without a kernel the emulated one is inlined; with one it runs once, by either overload."""
     assert run(IMPORT_ORDER, order) == [[0, 0], [1, 1], [0, 0]]
 
 

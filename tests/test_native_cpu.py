@@ -1,4 +1,4 @@
-"""The native CPU kernel gives the composite's bytes, on every instruction set and thread count."""
+"""The native CPU kernel gives the emulated bytes, on every instruction set and thread count."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_bytes(
 ) -> None:
     if not has_capability(capability):
         pytest.skip(f"this machine has no {capability}")
-    # Passive: other tests fill the cores, and threads that spin take them away.
+    # Passive: other tests need the cores, and waiting threads must not spin.
     environment = {
         **os.environ,
         **native_build,

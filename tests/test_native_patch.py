@@ -1,4 +1,4 @@
-"""The patch to PyTorch core: it applies, and its yaml says what ``torch.library`` is told.
+"""The patch to PyTorch core: it applies, and its yaml has the schemas of ``torch.library``.
 
 What takes minutes (the generators, the compiler, the op in its place) is
 ``python -m native_functions_patch.check``.

@@ -104,7 +104,7 @@ def test_unswizzled_scales_are_rocms(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fp4_above_128_columns() -> None:
     """PyTorch 2.13's meta function counts bytes of FP4 for columns: half of the scale's elements.
 
-    Its ``_scaled_mm`` counts columns, as the contract's shape does.
+    Its ``_scaled_mm`` counts columns, as the specified shape does.
     """
     a, b, scale_a, _, scale_b, *rest = operands(*matrices((128, 256, 64), "meta"), FP4, TILES)
     with pytest.raises(RuntimeError, match=r"scale_a must have 512 \(got: 1024\)"):

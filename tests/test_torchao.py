@@ -67,7 +67,7 @@ def same_payload(x: Tensor, fmt: str, mode: int) -> Tensor:
 
 
 def assert_parity(x: Tensor, fmt: str, mode: int) -> None:
-    """The same bytes for ``x``, a block a row, apart from the named differences."""
+    """The same bytes for ``x``, one block per row, apart from the named differences."""
     (output, scale), (peer_output, peer_scale) = ours(x, fmt, mode), theirs(x, fmt, mode)
     agreed = same_payload(x, fmt, mode)
     assert agreed.double().mean() > 0.85, "the predicate leaves too much out"

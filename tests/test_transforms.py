@@ -239,7 +239,7 @@ def no_loops() -> Iterator[None]:
 def test_vmap_of_a_derivative_is_no_loop(
     no_loops: None, element: torch.dtype | str, dim: int, options: dict[str, Any]
 ) -> None:
-    """The other transform inlines the composite; vmap meets the ops inside."""
+    """The other transform inlines the emulated kernel; vmap meets the ops inside."""
     x = randn(BATCH, 32, 64)
 
     def run(t: Tensor) -> tuple[Tensor, Any]:

@@ -66,7 +66,7 @@ def test_the_patch_to_core_has_the_same_table() -> None:
 
 
 def test_the_patch_to_core_takes_valid_calls_alone() -> None:
-    """The rest is the composite's, whose errors are tested."""
+    """The rest is left to the emulated kernel, whose errors are tested."""
     cond, _ = load_core()._OVERRIDES["quantize_mx"]
     x, e4m3 = torch.empty(4, 64), torch.float8_e4m3fn
     assert cond(x, -1, 32, e4m3, 3) is True

@@ -1,4 +1,4 @@
-"""What the tests of the contract (marker ``contract``) run on: a device and its kernels.
+"""What the tests of the specification (marker ``contract``) run on: a device and its kernels.
 
 ``ATEN_MX_TEST_DEVICE=cuda pytest -m contract`` points them at a device, and
 ``ATEN_MX_TEST_IMPORT=module[:function]`` imports a backend first, as ``conformance --import`` does.
@@ -26,7 +26,7 @@ KERNEL = (
 
 
 def cpu_alone(reason: str) -> pytest.MarkDecorator:
-    """A test of the contract that no other device can take, and why."""
+    """A test of the specification that no other device can run, and why."""
     return pytest.mark.skipif(DEVICE != "cpu", reason=reason)
 
 

@@ -1,1 +1,1 @@
-"""Kernels, one file a backend."""
+"""The kernels of this package: the native CPU kernel and the Triton kernels."""

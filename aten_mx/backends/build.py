@@ -23,7 +23,7 @@ from aten_mx.backends.recipe import DEFINITIONS, FLAGS, LIBRARIES, Unit, units
 
 _CSRC = Path(__file__).parents[1] / "csrc"
 _ATEN = _CSRC / "aten" / "src"
-# They call what only torchgen's headers declare: for the patch to PyTorch core alone.
+# They call functions that only torchgen's headers declare: they are for PyTorch core alone.
 _ONLY_IN_CORE = ("QuantizeMXComposite.cpp", "QuantizeMXMeta.cpp")
 
 
@@ -42,7 +42,7 @@ def _flags() -> list[str]:
 
 @functools.cache
 def key() -> str:
-    """What the library depends on, but for the compiler: any that can build it will do."""
+    """A digest of what the library depends on., but for the compiler, which may be any."""
     digest = hashlib.sha256()
     commands = [*_flags(), *LIBRARIES, *(flag for unit in units(_sources()) for flag in unit.flags)]
     digest.update("\0".join((platform.machine(), *commands)).encode())

@@ -1,8 +1,8 @@
 """Builds, caches and loads the native CPU kernel.
 
-The C++ is in ``aten_mx/csrc``, which the proposal to PyTorch core takes it from.
-``python -m aten_mx build`` compiles it for the installed torch; importing the package loads a build
-that is there, once it is verified, and compiles nothing.
+The C++ is in ``aten_mx/csrc``; the patch to PyTorch core takes it from there.
+``python -m aten_mx build`` compiles it for the installed torch. Importing the package compiles
+nothing: it verifies and loads a build that is there.
 
 ``ATEN_MX_CPU`` is ``auto`` (the default: without a build the emulated kernel answers), ``off``, or
 ``require`` (without a build the import fails).
@@ -84,14 +84,14 @@ def load() -> None:
 
     Raises:
         FileNotFoundError: there is none.
-        OSError: it is damaged, someone else can write it, or it doesn't load.
+        OSError: it is damaged, another user can write it, or it doesn't load.
     """
     path = library_path()
     try:
         verify(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path} is not there; build it: {BUILD_HINT}") from error
-    # Its validation at BackendSelect takes the place of Python's. That goes away first: PyTorch
+    # Its validation at BackendSelect replaces Python's. That is removed first, because PyTorch
     # warns about a kernel registered over another one.
     dispatch.remove_python_validation()
     try:

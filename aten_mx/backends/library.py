@@ -1,8 +1,8 @@
 """A library in the cache: written so that it can be verified, and verified before it is loaded.
 
-A damaged library can end the process when it is loaded (SIGBUS), and one that someone else wrote
-runs that person's code. So a manifest beside the library has its size and digest, and both the
-library and its folder must belong to the user or to root, and no one else may write them.
+A damaged library can end the process when it is loaded (SIGBUS). A library that another user wrote
+runs that user's code. So a manifest beside the library has its size and digest. The library and its
+folder must belong to the user or to root, and no one else may write them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def verify(library: Path) -> None:
     """
     if not stat.S_ISREG(library.stat().st_mode):
         raise RefusedError(f"{library} is not a file")
-    # Behind links too: the place where the file is, and the place where the link to it is.
+    # Links are followed: the folder of the file is checked, and the folder of the link to it.
     real = library.resolve()
     for place in dict.fromkeys((library.parent, real.parent, real)):
         check_private(place)
@@ -70,7 +70,7 @@ def check_private(place: Path) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make ``folder``, which no one else may write; also where it is there and others may.
+    """Make ``folder`` with no write permission for others; an existing folder loses theirs.
 
     Raises:
         RefusedError: it belongs to someone else.
@@ -82,7 +82,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def publish(built: Path, library: Path) -> None:
-    """Move a library that is ready to its place, with a manifest, whatever is there now.
+    """Move a finished library and its manifest to their place; what is there is replaced.
 
     Each is moved in one step. A process that reads between the two steps refuses the library.
 
@@ -105,7 +105,7 @@ def _describe(file: Path) -> dict[str, object]:
 
 
 def _check_not_replaceable(folder: Path) -> None:
-    """Others may write a folder above only where they cannot rename what they don't own there."""
+    """Refuse a folder above in which other users could rename files that are not theirs."""
     mode = folder.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise RefusedError(f"{folder} may be written by every user, who could replace the build")

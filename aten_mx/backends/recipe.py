@@ -32,8 +32,8 @@ FLAGS = (
     *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG"),
     # As PyTorch compiles its CPU kernels. With contraction a result would depend on FMA.
     "-ffp-contract=off",
-    # Without alignment the kernel along dim=0 took up to twice as long, for one format or another,
-    # by where its loops happened to lie.
+    # Without alignment the kernel along dim=0 took up to twice as long, depending on the format and
+    # on the addresses of its loops.
     *("-falign-functions=64", "-falign-loops=64"),
 )
 WARNINGS = (
@@ -55,7 +55,7 @@ class Unit(NamedTuple):
 
 
 def units(sources: Iterable[Path]) -> list[Unit]:
-    """The object files of these sources: those in ``native/cpu`` once an instruction set.
+    """The object files of these sources: those in ``native/cpu`` once per instruction set.
 
     The longest come first, so that the last one to finish is a short one.
     """

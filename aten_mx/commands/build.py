@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         cpu.build(_report, force=args.force)
-    except BrokenPipeError:  # the reader of our output has gone, which is no fault of the build
+    except BrokenPipeError:  # the reader of our output has gone; the build is not at fault
         raise
     except BuildError as error:
         lines = str(error).splitlines()
@@ -47,7 +47,7 @@ def _report(line: str) -> None:
 
 
 def _summary(lines: list[str]) -> str:
-    """The whole of a short text; of a compiler's output the line with the first error."""
+    """One line is taken as it is; a compiler's output is reduced to its first error."""
     if len(lines) < 2:
         return "".join(lines)
     verdict = next((line for line in lines[1:] if "error" in line.lower()), lines[-1])

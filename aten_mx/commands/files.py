@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, and refused before the work starts."""
+"""Files that a command writes whole or not at all. Bad paths are refused before the work starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_writable(option: str, path: Path | None) -> None:
     """Find out whether a file could be written. It is left as it is.
 
     Args:
-        option: that named the file, such as ``--json``.
+        option: the option that named the file, such as ``--json``.
         path: the file; ``None`` is no file.
 
     Raises:
@@ -46,7 +46,7 @@ def write_file(option: str, path: Path, write: Callable[[Path], object]) -> None
     """Write a file beside its place and move it there, so that no one sees a part of it.
 
     Args:
-        option: that named the file.
+        option: the option that named the file.
         path: the file. A pipe or a device is written to directly.
         write: called with the path to write to.
 

@@ -59,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
 def _import(backend: str) -> None:
     try:
         import_backend(backend)
-    except Exception as error:  # whatever a backend's own code raises
+    except Exception as error:  # a backend's code may raise anything
         raise ImportError(f"{backend}: {type(error).__name__}: {error}") from error
 
 
 def _hints(keys: set[str]) -> list[str]:
-    """What else could answer, and what keeps it from doing so."""
+    """What else could answer, and why it does not."""
     lines = []
     if "CPU" not in keys:
         lines.append(f"The emulated kernel answers on CPU; the native one: {cpu.BUILD_HINT}")

@@ -34,7 +34,7 @@ def print_fault(command: str, error: object) -> int:
 
 @contextmanager
 def usable_streams() -> Iterator[None]:
-    """Within: stdout and stderr are there, and write what their encoding lacks as escapes."""
+    """Give stdout and stderr: both exist, and escape what their encoding cannot hold."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         out, err = (
             nowhere if stream is None or stream.closed else stream
@@ -53,7 +53,7 @@ def usable_streams() -> Iterator[None]:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run a command; report what its output streams do.
+    """Run a command, and report faults of its output streams.
 
     Args:
         run: the command, which returns its exit code.
@@ -64,7 +64,7 @@ def guarded(run: Callable[[], int]) -> int:
     with usable_streams():
         try:
             code = run()
-            sys.stdout.flush()  # its faults are ours to report, not the interpreter's at exit
+            sys.stdout.flush()  # report its faults here, not at the interpreter's exit
         except BrokenPipeError:
             code = READER_GONE
         except OSError as error:
@@ -82,7 +82,7 @@ def _is_fault_of_output(error: OSError) -> bool:
 
 
 def silence_broken_streams() -> None:
-    """Let what cannot be written go nowhere, so that the interpreter's exit has no fault either."""
+    """Discard what cannot be written, so that the interpreter's exit does not fail either."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -99,7 +99,7 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 def redraw(text: str) -> None:
-    """Draw a line of progress over the one before; an empty text takes it away."""
+    """Draw a line of progress over the one before; an empty text removes it."""
     if can_redraw(sys.stderr):
         width = shutil.get_terminal_size().columns - 1
         print(f"\r{one_line(text)[:width]}", end="\033[K", file=sys.stderr, flush=True)

@@ -2,8 +2,8 @@
 
 A name in a model file, a path or an error of other code may hold any character. Printed as it is,
 an escape sequence moves the terminal's cursor, a line break forges a row of a table, and a
-bidirectional mark reverses what follows. Everything that a command prints or draws and did not
-write itself goes through this module.
+bidirectional mark reverses what follows. So a command passes all such text through this module
+before it prints or draws it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LONGEST_NAME = 200  # characters; a name in a file may have megabytes
 
 
 def printable(text: object) -> str:
-    r"""Escape what has no picture of its own, as Python's string literals do.
+    r"""Escape characters that are not printable, as Python's string literals do.
 
     Args:
         text: anything; ``str`` of it is taken.
@@ -41,7 +41,7 @@ def shown_name(name: object) -> str:
         At most ``LONGEST_NAME`` characters on one line.
     """
     text = str(name)
-    if len(text) <= LONGEST_NAME:  # before the escapes, which make one character ten
+    if len(text) <= LONGEST_NAME:  # before the escapes, which are up to ten characters each
         text = printable(text)
     if len(text) <= LONGEST_NAME:
         return text

@@ -1,8 +1,8 @@
-// Defines the ops where Python does not: a C++ program that loads this library
-// alone can run AOTInductor packages of models that quantize. Those hold the
-// internal ops (aten_mx/schema.py says why there are such): the first two where
-// they were compiled with a kernel for the device, the others in the emulated
-// kernel.
+// Defines the ops where Python does not. So a C++ program that loads this
+// library alone can run AOTInductor packages of models that quantize. Such
+// packages hold the internal ops, which aten_mx/schema.py explains: the first
+// two where the device had a kernel when the package was made, the others as
+// parts of the emulated kernel.
 
 #include "overloads.h"
 

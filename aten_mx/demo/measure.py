@@ -85,7 +85,7 @@ class Results:
 
 @dataclass
 class Blocks:
-    """Weights as float32 blocks, with what every format and mode needs of them."""
+    """Weights as float32 blocks, with the numbers that every format and mode needs."""
 
     values: torch.Tensor  # (blocks, 32)
     magnitudes: torch.Tensor
@@ -96,9 +96,9 @@ class Blocks:
 def relative_floor(fmt: ElementFormat) -> float:
     """Smallest magnitude, at scale 1, whose relative error is counted.
 
-    It is the smallest normal number; below it an element may round to zero, an error of 100 %
-    in every format. A fixed-point format has its whole top binade there, and CEIL scales put a
-    block's maximum below that, so for it the floor is half the scale.
+    It is the smallest normal number: below it an element may round to zero, an error of 100 %
+    in every format. In a fixed-point format all normal numbers are in the top binade, and CEIL
+    scales put a block's maximum below it. So there the floor is half the scale.
 
     Args:
         fmt: element format.
@@ -164,7 +164,7 @@ def round_trip(
 
 
 def _split(piece: torch.Tensor) -> tuple[Blocks, int]:
-    """Cut rows into their blocks, which are what quantize_mx sees; drop those with NaN or Inf."""
+    """Cut rows into the blocks that quantize_mx sees, and drop those with NaN or Inf."""
     values = piece.float().reshape(-1, BLOCK_SIZE)
     magnitudes = values.abs()
     maxima = magnitudes.amax(-1)
@@ -176,7 +176,7 @@ def _split(piece: torch.Tensor) -> tuple[Blocks, int]:
 
 
 def _add(row: Row, blocks: Blocks) -> None:
-    """Add one piece to a row. In float32: v - v' is exact there, v' being a neighbour of v."""
+    """Add one piece to a row. In float32, v - v' is exact because v' is near v."""
     if not blocks.values.numel():
         return
     restored, scale = round_trip(blocks.values, row.fmt, row.mode)
@@ -208,7 +208,7 @@ def _progress(total: int) -> Iterator[Callable[[int], Any]]:
     except ImportError:
         yield lambda _: None
         return
-    # tqdm's `disable=None` asks for a terminal, but takes a dumb one.
+    # tqdm's `disable=None` looks for a terminal, but accepts a dumb one.
     with tqdm(
         total=total,
         desc="quantizing",

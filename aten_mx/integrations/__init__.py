@@ -1,4 +1,4 @@
-"""Other libraries on these ops: DTensor from its import on, TorchAO once it is switched over."""
+"""Other libraries on these ops: DTensor when it is imported, TorchAO when the user enables it."""
 
 from types import ModuleType
 

@@ -1,20 +1,20 @@
 """Sharding rules for DTensor: each rank quantizes its own shard wherever that gives the same bytes.
 
-DTensor has no rule for an op it does not know; it would take the emulated kernel apart, also on a
-device that has a kernel of its own, and stop at the first inner op without a rule. With the rules
+DTensor has no rule for an op that it does not know. It would decompose the emulated kernel, also on
+a device that has a kernel of its own, and stop at the first inner op without a rule. With the rules
 every rank makes one call on its local tensor.
 
 A shard may be quantized alone if it holds whole units along the sharded dimension:
 
-* one element, in a dimension other than ``dim``: any sharding, uneven or empty shards too;
-* a block, in ``dim``;
-* 128 rows, where the scale is swizzled: its tiles follow each other by rows, so a shard of rows
-  that fill their tiles has a shard of the tiles. The tiles of a shard of the columns lie in between
-  those of other columns: there ``dim`` is never sharded.
+* In a dimension other than ``dim`` a unit is one element: shards may be uneven or empty.
+* In ``dim`` a unit is a block.
+* Where the scale is swizzled, a unit of rows is 128. Tiles follow each other by rows, so a shard of
+  such units has a shard of the tiles. The tiles of a shard of columns lie between those of other
+  columns, so ``dim`` is never sharded there.
 
 Where shards hold parts of units, the input is replicated first (gathered), and pending sums
-(``Partial``) are summed: rounding does not commute with either. Both outputs have the placements
-of the input then. ``dequantize_mx`` takes the payload's placements and lays the scale out likewise.
+(``Partial``) are summed: rounding does not commute with either. Then both outputs have the
+placements of the input. ``dequantize_mx`` gives the scale the payload's placements.
 
 This module registers the rules when it is imported, as it is with ``torch.distributed.tensor``.
 DTensor runs the validation on the whole tensor and wraps its error in a ``RuntimeError``.
@@ -54,8 +54,8 @@ def _dequantize(schema: OpSchema) -> OpStrategy:
     arguments: Any = schema.args_schema
     self, scale, dim, block_size = arguments[:4]
     shape = list(self.shape)
-    # The number of values: a byte of the payload may hold two. (Not so for a swizzled scale, whose
-    # values' dimension is never sharded.)
+    # The number of values: a byte of the payload may hold two. A swizzled scale has another size
+    # there, but then this dimension is never sharded.
     shape[dim] = scale.shape[dim] * block_size
     return _strategy(schema, shape, _units(schema, len(shape), dim, block_size))
 
@@ -115,7 +115,7 @@ def _holds_whole_units(spec: DTensorSpec, dim: int, size: Any, unit: int) -> boo
         if unit == _NEVER:
             return False
         if isinstance(placement, StridedShard):
-            # Pieces from several places (FSDP over tensor parallelism): even cuts only.
+            # A shard has pieces of several places (FSDP over tensor parallelism): even cuts only.
             pieces = shards * placement.split_factor
             if any(size % (pieces * unit) != 0 for size in sizes):
                 return False

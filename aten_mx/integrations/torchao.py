@@ -1,10 +1,9 @@
 """TorchAO's MX casts as calls of the ops, so that TorchAO needs to know no device.
 
 :func:`to_mx`, :func:`to_dtype` and :func:`dequantize` are drop-ins for TorchAO's. :func:`enable`
-puts them under TorchAO itself, for every caller. Whatever device a tensor is on, its kernels then
-answer.
+makes TorchAO itself call them, for every caller. Then the kernels of the tensor's device answer.
 
-The bytes are those of TorchAO but for the differences in ``docs/torchao.md``.
+The bytes are those of TorchAO, except for the differences in ``docs/torchao.md``.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ def to_mx(
         data_hp: as ``input`` of :func:`aten_mx.quantize_mx`: any strides, float16 too, where
             TorchAO's asks for contiguous float32 or bfloat16.
         elem_dtype: ``torch.float8_e4m3fn``, ``torch.float8_e5m2``, ``torch.float4_e2m1fn_x2``,
-            ``"fp6_e2m3"``, ``"fp6_e3m2"``; also ``torch.int8``, which TorchAO has not.
+            ``"fp6_e2m3"``, ``"fp6_e3m2"``; also ``torch.int8``, which TorchAO does not have.
         block_size: elements that share a scale.
         scaling_mode: TorchAO's ``ScaleCalculationMode`` or this package's.
         is_swizzled_scales: lay the scale out in 128x4 tiles.
 
     Returns:
         scale, payload: **the scale first**, as TorchAO has them; the payload is ``uint8`` for FP6
-        (one code a byte) and FP4 (two), else ``elem_dtype``.
+        (one code per byte) and FP4 (two), else ``elem_dtype``.
 
     Raises:
         TypeError, IndexError, ValueError: as the op, where TorchAO's asserts.
@@ -91,7 +90,7 @@ def to_dtype(
 
     Args:
         data_lp: payload as :func:`to_mx` gives it, a slice of it, or its transpose, by the strides.
-        scale_e8m0: ``torch.float8_e8m0fnu``, not swizzled, one a block in the payload's order.
+        scale_e8m0: ``torch.float8_e8m0fnu``, not swizzled, one per block in the payload's order.
         elem_dtype: as for :func:`to_mx`.
         block_size: elements that share a scale.
         target_dtype: float32, bfloat16 or float16.
@@ -112,13 +111,13 @@ def to_dtype(
                 [0., 1.]], dtype=torch.bfloat16)
     """
     fmt = _format(elem_dtype)
-    # By strides, for a slice isn't contiguous either. A single column holds no whole block.
+    # By strides, because a slice isn't contiguous either. A single column holds no whole block.
     columns = data_lp.shape[-1] * fmt.codes_per_byte
     strided = not data_lp.is_contiguous() and data_lp.stride(-1) != 1
     dim = -2 if data_lp.dim() > 1 and (strided or columns % block_size) else -1
     shape = list(data_lp.shape)
     shape[dim] = shape[dim] * fmt.codes_per_byte // block_size
-    # TorchAO leaves it in its old shape when it views a payload in another.
+    # TorchAO keeps its old shape when it views the payload in another shape.
     if list(scale_e8m0.shape) != shape and scale_e8m0.numel() == math.prod(shape):
         scale_e8m0 = scale_e8m0.reshape(shape)
     return dequantize_mx(data_lp, scale_e8m0, dim, block_size, target_dtype, elem_format=fmt.name)
@@ -173,14 +172,14 @@ def enable() -> None:
     """Make TorchAO's MX casts call the ops, in this process, for every caller.
 
     ``to_mx``, ``to_dtype`` and ``MXTensor.dequantize`` keep their identity and get other code:
-    whoever imported, wrapped or stored one before calls the ops too, ``MXTensor.to_mx`` for one.
-    TorchAO's casts by a named kernel (such as ``MXFP8Dim0CastKernelChoice.TRITON``) stay what they
-    are. Functions compiled before are compiled anew. Calling it again changes nothing.
+    code that imported, wrapped or stored one before calls the ops too, such as ``MXTensor.to_mx``.
+    TorchAO's casts by a named kernel (such as ``MXFP8Dim0CastKernelChoice.TRITON``) do not change.
+    Functions that were compiled before are compiled anew. Calling it again changes nothing.
 
     Raises:
         ModuleNotFoundError: no TorchAO.
-        RuntimeError: a TorchAO whose functions are other than those of 0.18 by their signatures.
-            Nothing is switched then.
+        RuntimeError: TorchAO's functions have other signatures than those of 0.18. Then nothing is
+            switched.
 
     Example::
 
@@ -213,7 +212,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Undo :func:`enable`: TorchAO is what it was. Without one before, nothing happens."""
+    """Undo :func:`enable`: TorchAO is what it was. Nothing happens if it was not enabled."""
     if not _switched:
         return
     while _switched:
@@ -264,12 +263,12 @@ def _find(module: Any, name: str) -> Any:
 
 
 def _signature(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
-    """Names, kinds and defaults; an enum's default by its name, for TorchAO's isn't ours."""
+    """Names, kinds and defaults; an enum's default by its name: TorchAO has its own enum."""
     parameters = inspect.signature(function).parameters.values()
     return [(p.name, p.kind, getattr(p.default, "name", p.default)) for p in parameters]
 
 
-# What the switched functions execute. They run among TorchAO's globals, and so import.
+# What the switched functions execute. They see TorchAO's globals only, so they import.
 
 
 def _to_mx(data_hp, elem_dtype, block_size, scaling_mode, is_swizzled_scales):  # type: ignore[no-untyped-def]
@@ -295,6 +294,6 @@ _CODE: dict[str, tuple[Callable[..., Any], CodeType]] = {
     "to_dtype": (to_dtype, _to_dtype.__code__),
     "MXTensor.dequantize": (dequantize, _dequantize.__code__),
 }
-"""By the name in TorchAO's module: what stands in for it, and the code that calls that."""
+"""By the name in TorchAO's module: our function in its place, and the code that calls it."""
 _switched: dict[Any, CodeType] = {}
 """TorchAO's functions with the code they had; empty while the switch is off."""

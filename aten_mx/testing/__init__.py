@@ -1,4 +1,4 @@
-"""The conformance kit: the whole contract as one run that a backend's author starts.
+"""The conformance kit: one run checks a backend against the whole specification.
 
 ``python -m aten_mx conformance --device DEVICE`` runs it from a shell.
 """
@@ -49,7 +49,7 @@ def check_kernel(
     compile_backend: str | None = None,
     progress: Callable[[Result], None] | None = None,
 ) -> Report:
-    """Hold the kernels of ``device`` against the contract, byte for byte.
+    """Compare the kernels of ``device`` with the specification, byte for byte.
 
     Args:
         device: where the ops run; they are called through the dispatcher, so whatever kernel

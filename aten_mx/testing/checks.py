@@ -1,4 +1,4 @@
-"""The checks of a conformance run; each yields its cases, a name and what to call for the mismatch.
+"""The checks of a conformance run. Each yields its cases: a name, and a function that tests it.
 
 Expected bytes come from two places: the golden vectors, and the emulated kernel called directly on
 the CPU, whatever kernel is registered there.

@@ -17,7 +17,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Add ``conformance`` to the command line."""
     parser = commands.add_parser(
         "conformance",
-        help="hold a device's kernels against the contract, byte for byte",
+        help="compare a device's kernels with the specification, byte for byte",
         description="Exit code 0: all cases hold; 1: mismatches; 2: the run itself failed.",
     )
     parser.add_argument("--device", required=True, help="as torch.device takes it: cpu, cuda, ...")
@@ -55,7 +55,7 @@ def run_conformance(args: argparse.Namespace) -> int:
         if args.backend:
             import_backend(args.backend)
         if all("CompositeImplicitAutograd" in k for k in answering_kernels(args.device).values()):
-            # Nothing of the device is tested then. For a backend that was asked for, a failure.
+            # Then nothing of the device is tested. It is a failure where a backend was named.
             if args.backend:
                 raise RuntimeError(f"{args.backend} has registered no kernel for {args.device}")
             print(
@@ -72,7 +72,7 @@ def run_conformance(args: argparse.Namespace) -> int:
         write_json(args.json, report.as_dict())
     except FileError as error:
         return print_fault("conformance", error)
-    except BrokenPipeError:  # the reader of our output has gone, which is no fault of the run
+    except BrokenPipeError:  # the reader of our output has gone; the run is not at fault
         raise
     except Exception as error:
         return print_fault("conformance", f"{type(error).__name__}: {error}")

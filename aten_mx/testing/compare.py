@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _SHOWN = 8  # numbers of a block in a message
 
 
 def bits(tensor: Tensor) -> Tensor:
     """The bits as integers on the CPU; float8_e8m0fnu and float4_e2m1fn_x2 have few other ops."""
-    return tensor.detach().view(_UNSIGNED[tensor.element_size()]).cpu()
+    return tensor.detach().view(_INTEGER_OF_SIZE[tensor.element_size()]).cpu()
 
 
 def hexadecimal(numbers: Tensor) -> str:

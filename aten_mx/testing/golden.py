@@ -31,7 +31,7 @@ class Vector(NamedTuple):
     """``dtype``, (32,): the input of ``quantize_mx``, the output of ``dequantize_mx``."""
     scale: int
     codes: Tensor
-    """uint8, (32,): one code a byte."""
+    """uint8, (32,): one code per byte."""
 
 
 def read_vectors() -> list[Vector]:

@@ -88,7 +88,7 @@ def _raised(call: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> str:
 
 
 def _calls(target: Target) -> dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]]:
-    """A call per format and op, with its tensors; layouts, modes and dtypes rotate."""
+    """One call per format and op, with its tensors; layouts, modes and dtypes rotate."""
     calls: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {}
     names = ("contiguous", "dim 0", "3 dimensions, middle", "transposed", "one row", "sizes of 1")
     for index, (fmt, name) in enumerate(
@@ -177,7 +177,7 @@ def compiled(target: Target) -> Cases:
 
 
 def _compiled_case(target: Target, call: Callable[..., Any], tensors: tuple[Tensor, ...]) -> str:
-    torch.compiler.reset()  # each case is a first compile, and not the ninth of one function
+    torch.compiler.reset()  # each case is a first compile, not the ninth of one function
 
     def function(*args: Tensor) -> Any:
         return call(*args)
@@ -205,13 +205,13 @@ def _flushed_case(case: Callable[[], str]) -> str:
 
 @contextmanager
 def flushed_subnormals() -> Iterator[bool]:
-    """Flush subnormals in this thread, which does all the work meanwhile.
+    """Flush subnormals in this thread. Until the end it does all the work.
 
     Yields:
         Whether the CPU can.
     """
-    # The setting is a thread's own, and a thread that is created inherits it for good: so the pool
-    # is filled first (compiled code takes from it, whatever number is set), and then left idle.
+    # Each thread has its own setting, and a new thread inherits it for life. So the pool is filled
+    # first (compiled code takes threads from it, whatever number is set), and then left idle.
     torch.ones(1 << 17).add_(1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Every private name of PyTorch that this package needs, and every workaround that relies on one.
 
 No other module has one. Each says why it is needed and when it can go. This module has the names
-of the dispatcher, ``compiler`` those of the compilers, ``dtensor`` those of DTensor. That each
-is still needed was seen on PyTorch 2.13.
+of the dispatcher, ``compiler`` those of the compilers, ``dtensor`` those of DTensor. Each is still
+needed on PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 
 # What AOTAutograd traces with: to know that a call is traced, and to decompose without mutations.
-# They can go when aot_autograd functionalizes what a decomposition does .
+# They can go when aot_autograd functionalizes what a decomposition does.
 from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
 from torch._subclasses.functional_tensor import dispatch_functionalize as dispatch_functionalize
 

@@ -40,7 +40,7 @@ def before_each_compilation(callback: Callable[[], None]) -> None:
 
 
 def keep_out_of_inductors_table(ops: Iterable[OpOverload]) -> None:
-    """Let Inductor call a device's kernel of these overloads, where it would inline the composite.
+    """Let Inductor call a device's kernel of these overloads instead of inlining the emulated one.
 
     Inductor copies every CompositeImplicitAutograd op into its table when it is first imported
     (measured on 2.13). This can go when it asks whether the device has a kernel.
@@ -73,7 +73,7 @@ def forget_compiled(ops: Iterable[OpOverload]) -> None:
 
 
 def _reset(dynamo: ModuleType) -> None:
-    # Not in the midst of a compilation: PyTorch has no public way to ask for that.
+    # Not during a compilation: PyTorch has no public way to ask for that.
     from torch._guards import CompileContext
 
     if CompileContext.try_get() is None:

@@ -123,7 +123,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", &empty_strided);
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);  // used by the fallback
-  // These touch sizes and strides only, or memory that the host can reach: PyTorch's own will do.
+  // These touch sizes and strides only, or memory that the host can reach, so PyTorch's own serve.
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);

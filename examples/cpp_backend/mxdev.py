@@ -77,7 +77,7 @@ class DeviceModule:
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:
-        """What torch.autocast may cast to."""
+        """The dtypes that torch.autocast may cast to."""
         return [torch.bfloat16, torch.float16]
 
     # Random ops run on the CPU, whose generator PyTorch seeds, saves and restores by itself.

@@ -1,10 +1,10 @@
-"""TorchAO's MX linears on whatever accelerator there is. No line here or in TorchAO names one.
+"""TorchAO's MX linears on the accelerator that is there. No line here or in TorchAO names it.
 
     python examples/torchao_on_device/run.py MODULE
 
 MODULE brings a vendor's device into the process, as the one of ../cpp_backend does. Its function
-``calls()`` tells how often the device's own kernels ran: without them the results would be
-the same, computed on the CPU, and so this ends with exit code 1.
+``calls()`` tells how often the device's own kernels ran. If one did not run, the CPU computed the
+same results in its place, and this ends with exit code 1.
 
 TorchAO 0.18 runs as it is, with the op under its casts. With ``--patched`` it is one that carries
 rfc/torchao.patch, on the PYTHONPATH, and calls ``torch.quantize_mx`` itself.

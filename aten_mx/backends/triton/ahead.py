@@ -1,4 +1,4 @@
-"""Compiles a launch for a target that need not be there: for tests and for looking at the code."""
+"""Compiles a launch for a target that need not be there: for tests and to read the code."""
 
 from __future__ import annotations
 

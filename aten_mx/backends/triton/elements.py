@@ -1,7 +1,7 @@
 """The arithmetic of a block, in Triton: scale bytes, codes, values, on the bits of float32 numbers.
 
-Integers, and float32 steps that are exact: so the bytes are the contract's on every target, and in
-Triton's interpreter, whose own float8 casts are wrong. Steps that may meet a subnormal are taken in
+All steps are on integers or are exact in float32. So the bytes are right on every target and in
+Triton's interpreter, whose own float8 casts are wrong. Steps that may meet a subnormal are on
 integers where the target ``FLUSHES``.
 """
 
@@ -46,13 +46,13 @@ def scale_byte(amax, ADDEND: tl.constexpr, EMAX: tl.constexpr):
 
 @triton.jit
 def scaled_magnitude(bits, byte, MANTISSA: tl.constexpr, BIAS: tl.constexpr, FLUSHES: tl.constexpr):
-    """``|v| * 2^-X`` as float32, exact as far as it matters: what becomes subnormal is far below
-    the smallest code. ``FLUSHES``: the target's multiplication may take a subnormal for zero."""
+    """``|v| * 2^-X`` as float32, exact where it matters: what becomes subnormal is far below the
+    smallest code. ``FLUSHES``: the target's multiplication may flush subnormals."""
     magnitude = bits & MAGNITUDE
     if FLUSHES:
-        # A subtraction on the bits, with a bound that keeps them those of a normal number. Read as
-        # if it had a leading one, a subnormal (or zero) is c/2 + m/2 where it should be m, with c
-        # the smallest number that has a leading one: 2w - c is right, and at least w for others.
+        # A subtraction on the bits, with a bound that keeps them those of a normal number. Let c
+        # be the smallest number that has a leading one. A subnormal (or zero) m is read as if it
+        # had one, so as c/2 + m/2. For it 2w - c is right; for all others 2w - c is at least w.
         lowest: tl.constexpr = (EXPONENT_BIAS - BIAS - MANTISSA - 3) << MANTISSA_BITS
         offset = (byte - EXPONENT_BIAS) << MANTISSA_BITS
         w = tl.maximum(magnitude - offset, lowest).to(tl.float32, bitcast=True)
@@ -86,8 +86,8 @@ def encode(
     dropped: tl.constexpr = MANTISSA_BITS - MANTISSA
     smallest: tl.constexpr = (EXPONENT_BIAS - BIAS + 1) << MANTISSA_BITS  # normal power of two
     w = scaled_magnitude(bits, byte, MANTISSA, BIAS, FLUSHES)
-    # One addition rounds to MANTISSA bits, ties to even: of w's power of two times 2^dropped. That
-    # of the smallest normal code gives the subnormal codes too.
+    # Adding w's power of two times 2^dropped rounds to MANTISSA bits, ties to even. For subnormal
+    # codes it is the power of two of the smallest normal code.
     if EXPONENT_BITS == 1:
         power = tl.full((), smallest, tl.int32)  # INT8: one binade
     else:
@@ -101,7 +101,7 @@ def encode(
     factor: tl.constexpr = 2.0**dropped + addend * 2.0**-MANTISSA
     rounded = tl.fma(power.to(tl.float32, bitcast=True), factor, w)
     codes = rounded.to(tl.int32, bitcast=True) - power + (power >> dropped)
-    # The bound saturates. In a block of NaN it is below everything: all become NAN_CODE.
+    # The bound saturates. In a NaN block it is below everything, so all become NAN_CODE.
     is_nan = byte == E8M0_NAN
     bound = tl.where(is_nan, INT32_MIN + NAN_CODE, MAX_CODE + excess + addend)
     codes = tl.minimum(codes, bound)
@@ -114,7 +114,7 @@ def encode(
 
 @triton.jit
 def scaled(bits, byte, NAN_CODE: tl.constexpr):
-    """``v * 2^-X`` as float32, for a hardware convert: every element of a block of NaN is NaN, or 0
+    """``v * 2^-X`` as float32, for a hardware convert: every element of a NaN block is NaN, or 0
     where the format has no NaN."""
     is_nan = byte == E8M0_NAN
     factor = reciprocal(byte)
@@ -154,7 +154,7 @@ def decode(
             value = (codes + shifted).to(tl.float32, bitcast=True)
             value = tl.fma(value, 2.0**-MANTISSA, -1.5 * 2.0 ** (MANTISSA_BITS - MANTISSA))
         else:
-            # The code's fields in the place of float32's: off by a power of two alone.
+            # The code's fields in the place of float32's: the value is off by a power of two only.
             narrow: tl.constexpr = 8 - EXPONENT_BITS
             fields = ((codes << SIGN_SHIFT) >> narrow) & ((MAGNITUDE >> narrow) - MAGNITUDE - 1)
             value = fields.to(tl.float32, bitcast=True) * 2.0 ** (EXPONENT_BIAS - BIAS)

@@ -1,4 +1,4 @@
-"""Which calls the Triton kernels take, and how they answer; imports no Triton until they run."""
+"""Which calls the Triton kernels take, and how they answer. Triton is imported when they run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def supports_quantize(
     *,
     swizzle_type: int,
 ) -> bool:
-    """Whether the fused kernel takes this call; all but the block size is always right."""
+    """Whether the fused kernel takes this call: only the block size decides."""
     return block_size in BLOCK_SIZES
 
 
@@ -208,7 +208,7 @@ def prepare_quantize(
     swizzle_type: int,
     target: Target,
 ) -> tuple[Launch | None, Tensor, Tensor]:
-    """Of a valid call allocate the outputs and make the launch; ``None``: nothing to write.
+    """Allocate a valid call's outputs and make the launch; ``None``: nothing to write.
 
     Example::
 
@@ -251,7 +251,7 @@ def prepare_dequantize(
     swizzle_type: int,
     target: Target,
 ) -> tuple[Launch | None, Tensor]:
-    """Of a valid call allocate the output and make the launch; ``None``: nothing to write."""
+    """Allocate a valid call's output and make the launch; ``None``: nothing to write."""
     from aten_mx.backends.triton.launch import dequantize_launch
 
     call = dequantize_call(

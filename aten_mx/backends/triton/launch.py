@@ -1,8 +1,8 @@
 """From tensors to a launch: dimensions, tiles and grid.
 
-Works on shapes and strides alone, so that a launch can be made, and compiled ahead of time, of meta
+It needs shapes and strides only, so a launch can be made and compiled ahead of time for meta
 tensors. Outputs are given, as raw bytes; they are dense with the blocked dimension innermost.
-Imports nothing but its neighbours: the file is part of the patch to PyTorch core as it is.
+Its code imports only its neighbours: the file is part of the patch to PyTorch core as it is.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Launch(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Triton's compile options. No fusion: each fused step is spelled out, and Triton 3.9 warns
-        where the option is left open."""
+        """Triton's compile options. No fusion: each fused step is written out, and Triton 3.9 warns
+        where the option is not set."""
         return {"num_warps": self.num_warps, "enable_fp_fusion": False}
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What is known of targets: how large a program should be, which instructions there are.
+"""What the kernels must know of a target: the size of a program, and the instructions it has.
 
 Imports no Triton. The file is part of the patch to PyTorch core as it is.
 """
@@ -22,8 +22,8 @@ class Target(NamedTuple):
 
     warp_size: int
     flushes: bool
-    """Whether a float32 multiplication may take subnormals for zero. NVIDIA's and AMD's, as Triton
-    compiles it, does not; no test says so of the others."""
+    """Whether a float32 multiplication may flush subnormals. As Triton compiles it, NVIDIA's and
+    AMD's do not. The others are not tested."""
 
 
 class Tile(NamedTuple):

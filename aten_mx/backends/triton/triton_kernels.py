@@ -3,8 +3,8 @@
 One program handles a tile of ``ROWS`` by ``COLUMNS`` elements, columns along the blocked dimension,
 reads it in memory order and writes it with the blocked dimension innermost.
 
-This file and ``elements.py`` import nothing but Triton: they are part of the patch to PyTorch core
-as they are.
+This file and ``elements.py`` import only Triton: they are part of the patch to PyTorch core as they
+are.
 """
 
 import triton
@@ -15,8 +15,8 @@ from .elements import MAGNITUDE, decode, encode, float32_bits, round_to, scale_b
 
 @triton.jit
 def _tile(row_tiles, column_tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ORDER: tl.constexpr):
-    """Which tile is this program's: its first row and column, and what is left of the program
-    number, which counts the other dimensions."""
+    """This program's tile: its first row and column, and what is left of the program number, which
+    counts the other dimensions."""
     pid = tl.program_id(0)
     row_tile, outer = 0, 0
     if ORDER == "flat":  # one row and nothing else: no division
@@ -37,8 +37,8 @@ def _tile(row_tiles, column_tiles, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OR
 def _load_columns(pointers, stride, mask, COLUMNS: tl.constexpr):
     """A tile, (ROWS, COLUMNS), whose rows' elements are ``stride`` apart.
 
-    One load a column, joined: so each thread holds whole rows, whatever the strides, and no
-    reduction or store goes through other threads.
+    One load per column, joined. So each thread holds whole rows, whatever the strides, and no
+    reduction or store needs other threads.
     """
     columns = ()
     for _ in tl.static_range(COLUMNS):

@@ -132,8 +132,8 @@ void dequantize_block(
       output[i] = Out::round(scaled_bits(values[code(i)], scale));
     }
   } else {
-    // Normal factors and normal products (or zero), so a multiplication will
-    // do.
+    // The factor is normal, and the product is normal or zero, so one
+    // multiplication is exact.
     const auto factor =
         c10::bit_cast<float>(static_cast<uint32_t>(scale) << kFraction);
     for (const auto i : c10::irange(block_size)) {

@@ -177,8 +177,8 @@ inline __m512i pack_words(__m512i a, __m512i b) {
 
 // Encoding leaves the memory idle, and hardware prefetchers stop at the end of
 // a page, which is as long as a group of float32 blocks. So the encoding of one
-// group fetches a later one; where the input isn't contiguous it is a wrong
-// guess, and harmless.
+// group fetches a later one. Where the input isn't contiguous the guess is
+// wrong, which is harmless.
 constexpr int64_t kPrefetchGroups = 2;
 
 template <_mm_hint hint, typename Raw>

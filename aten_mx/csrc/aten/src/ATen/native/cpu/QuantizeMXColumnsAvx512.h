@@ -84,9 +84,9 @@ struct Columns {
     }
   };
 
-  // 16-bit lanes of a block, with a line more than the strips take: rows a
-  // power of two apart would compete for a few sets of the first cache. Wide
-  // lanes would not stay there, and are read again.
+  // 16-bit lanes of a block, with one cache line more than the strips take:
+  // rows a power of two apart would compete for a few sets of the first cache.
+  // Wide lanes would not fit there, so they are read again.
   __m512i kept[wide ? 1 : 32][strips + 1];
   __m512i divisors[strips][registers];
   __m512i codes[payload_rows][strips / 2];

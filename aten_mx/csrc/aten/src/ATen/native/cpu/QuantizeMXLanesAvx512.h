@@ -106,8 +106,8 @@ inline __m512i load_words(const typename In::raw* input) {
 }
 
 // Maxima of 2^k registers as one: at each level two registers become one, whose
-// lanes are maxima of one or the other. Log-many steps would not do for one
-// register by itself.
+// lanes are maxima of one or the other. On its own each register would need k
+// steps.
 struct Max16 {
   static __m512i max(__m512i a, __m512i b) {
     return _mm512_max_epu16(a, b);

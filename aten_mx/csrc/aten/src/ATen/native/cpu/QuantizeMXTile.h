@@ -43,16 +43,15 @@ struct TileBlock {
     for (int64_t i = 0; i < count; ++i) {
       scale[i] = scale_byte(amax[i], addend, format.emax());
       offset[i] = exponent_offset<F>(scale[i]);
-      // A block of another row may need the steps for subnormals. Zero will do
-      // here, and keeps the difference to a large offset within 32 bits.
+      // A block of another row may need the steps for subnormals. Zero is
+      // right here, and keeps the difference to a large offset within 32 bits.
       lowest[i] = subnormals_vanish<F>(scale[i]) ? 0 : kLowest<F>;
     }
   }
 
   template <bool subnormals>
   void encode_line(const raw* line, bool upper_half, uint8_t* out) const {
-    uint8_t
-        line_codes[kTileRows]; // of its own: bytes elsewhere could be anyone's
+    uint8_t line_codes[kTileRows]; // a local array: no pointer can alias it
     with_constant<kTileRows>(count, [&](auto n) {
       with_constant<1>(row_stride, [&](auto step) {
         for (int64_t i = 0; i < n; ++i) {

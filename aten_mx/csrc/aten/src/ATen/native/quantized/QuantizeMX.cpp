@@ -36,7 +36,8 @@ std::tuple<Tensor, Tensor> quantize_mx_cpu(
       call.dim,
       ScalarType::Float8_e8m0fnu);
   if (call.swizzled && scale.numel() > 0) {
-    // The padding is part of the contract, and the kernel writes no byte of it.
+    // The padding must be zero (specification.md, 5), and the kernel writes no
+    // byte of it.
     std::memset(scale.mutable_data_ptr(), 0, scale.nbytes());
   }
   if (output.numel() > 0) {

@@ -73,7 +73,7 @@ inline constexpr std::array kMXFormats{
 };
 // clang-format on
 
-// What every kernel takes for granted of a row.
+// What every kernel assumes about a row.
 constexpr bool mx_is_supported(const MXFormat& format) {
   const int magnitudes = 1 << (format.exponent_bits + format.mantissa_bits);
   return format.exponent_bits >= 1 && format.mantissa_bits >= 1 &&

@@ -60,9 +60,9 @@ Tensor every_second(const Tensor& tensor, int64_t start) {
   return tensor.slice_symint(-1, start, std::nullopt, 2);
 }
 
-// A number w that was read from bits as if its leading one were there, where
-// numbers below c have none: those read as c + m where 2m is meant. 2w - c is
-// right for them, and not below w for all others.
+// w was read from bits as if each number had a leading one. Numbers below c
+// have none: their bits read as c + m where the value is 2m. 2w - c is right
+// for them, and at least w for all others, so the minimum is right for all.
 Tensor mend_subnormals(const Tensor& w, const Tensor& c) {
   return at::minimum(w, (w - c) + w);
 }
@@ -96,8 +96,8 @@ Tensor scale_bytes(const Tensor& magnitude, const MXQuantizeCall& call) {
 }
 
 // Codes without their sign. w = |v| * 2^(bias - X) has, as a float32, the
-// exponent field 127 + f where the code has f. To multiply by a power of two
-// is to subtract on the bits.
+// exponent field 127 + f where the code has f. A multiplication by a power of
+// two is a subtraction on the bits.
 Tensor encode(
     const Tensor& magnitude,
     const Tensor& scale,
@@ -286,8 +286,8 @@ Tensor dequantize_composite(
   return in_layout(round_to(bits, call.output_dtype).flatten(-2), call.dim);
 }
 
-// A backend that implements a base overload alone is reached by .format too.
-// Its kernel validates the call; the same faults have the same texts there.
+// Whether a kernel of the base overload can answer a call of .format. It
+// validates the call, and the same faults have the same texts there.
 bool base_answers(
     const char* op,
     const Tensor& self,
@@ -377,7 +377,7 @@ Tensor dequantize_mx(
   if (self.scalar_type() == format->dtype) {
     return at::dequantize_mx(self, scale, dim, block_size, dtype);
   }
-  // Raw bytes, or a fault: only a valid payload can be viewed.
+  // The payload is raw bytes or a fault. Only a valid one can be viewed.
   check_dequantize_mx(
       self, scale, dim, block_size, elem_format, dtype, swizzle_type);
   return at::dequantize_mx(

@@ -125,7 +125,7 @@ void check_block_size(
       op,
       ": block_size must be even for ",
       format->name,
-      " (two codes a byte), got ",
+      " (two codes per byte), got ",
       block_size);
 }
 
@@ -335,7 +335,7 @@ void check_dequantize_mx(
   check_swizzle_type(op, swizzle_type);
   check_block_size(op, block_size, format);
   MXSizes<c10::SymInt> values(self.sym_sizes().begin(), self.sym_sizes().end());
-  // Without a format the payload's dtype is at fault, which is said below.
+  // Without a format the payload's dtype is at fault. That check comes later.
   if (format != nullptr) {
     const auto one_size = Sizes(values).slice(dim, 1);
     const bool overflows =
