@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from against_emulated import assert_same
-from samples import DEQUANTIZE, QUANTIZE, REAL_DTYPES, bytes_of
+from sample_calls import DEQUANTIZE, QUANTIZE, REAL_DTYPES, bytes_of
 from support import run_tests_of_the_contract
 from torch import Tensor
 
