@@ -153,8 +153,7 @@ def _scale_byte(magnitude: Tensor, absolute: Tensor, call: QuantizeCall) -> Tens
         # scale byte is 0 in any case.
         amax = _block_maximum(absolute).view(torch.int32) & _MAGNITUDE
         finite = amax.clamp_max(_MAX_FINITE)
-    exponent = shift_right(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)
-    byte = (exponent - call.fmt.emax).clamp(0, 2 * E8M0_BIAS)
+    byte = call.mode.biased_exponent(finite, call.fmt).clamp(0, 2 * E8M0_BIAS)
     return torch.where(amax > _MAX_FINITE, E8M0_NAN, byte)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from torch import Tensor, bitwise_right_shift
+
 from aten_mx.formats import FLOAT32_MANTISSA_BITS, ElementFormat
 
 
 class ScaleCalculationMode(IntEnum):
     """Rule for the shared exponent ``X`` of a block whose largest magnitude is ``amax``.
 
-    Each rule rounds ``amax`` up to a power of two or not, and then takes
+    Each of these rounds ``amax`` up to a power of two or not, and then takes
     ``floor(log2(amax)) - emax``. ``X`` is clamped to [-127, 127] afterwards.
 
     Example::
@@ -53,6 +55,20 @@ class ScaleCalculationMode(IntEnum):
             ScaleCalculationMode.EVEN: 1 << (dropped_bits - 1),
             ScaleCalculationMode.RCEIL: below_carry - (fmt.max_mantissa << dropped_bits),
         }[self]
+
+    def biased_exponent(self, amax: Tensor, fmt: ElementFormat) -> Tensor:
+        """``X + 127`` before it is clamped. A mode that no addend expresses has its branch here.
+
+        Args:
+            amax: float32 bits of the largest magnitudes, as int32. Where a subnormal one counts,
+                its exponent field is what it would be in a wider format: zero or negative.
+            fmt: the element format.
+
+        Returns:
+            int32, of the shape of ``amax``.
+        """
+        rounded = amax + self.rounding_addend(fmt)
+        return bitwise_right_shift(rounded, FLOAT32_MANTISSA_BITS) - fmt.emax
 
     @classmethod
     def parse(cls, mode: Any) -> ScaleCalculationMode:

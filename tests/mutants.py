@@ -29,12 +29,11 @@ class Mutant(NamedTuple):
 
 
 Q, D = "quantize_mx", "dequantize_mx"
-_EXPONENT = "(finite + call.mode.rounding_addend(call.fmt), FLOAT32_MANTISSA_BITS)"
 
 
 def _mode(name: str, change: str) -> Mutant:
-    addend = "call.mode.rounding_addend(call.fmt)"
-    return Mutant(Q, addend, f"({addend} + ({change} if call.mode.name == {name!r} else 0))")
+    changed = f"finite + ({change} if call.mode.name == {name!r} else 0)"
+    return Mutant(Q, "biased_exponent(finite,", f"biased_exponent({changed},")
 
 
 MUTANTS = {
@@ -75,7 +74,7 @@ MUTANTS = {
     ),
     # Rule 4: the bias.
     "the scale is off by one": Mutant(
-        Q, "(exponent - call.fmt.emax)", "(exponent - call.fmt.emax + 1)"
+        Q, "biased_exponent(finite, call.fmt)", "biased_exponent(finite, call.fmt).add(1)"
     ),
     # Rule 5: rounding, saturation, signs.
     "ties go up": Mutant(

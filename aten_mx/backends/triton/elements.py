@@ -14,6 +14,7 @@ MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 INFINITY = tl.constexpr(0x7F800000)  # also the mask of the exponent field
 QUIET_NAN = tl.constexpr(0x7FC00000)
 MIN_NORMAL = tl.constexpr(0x00800000)
+FRACTION = tl.constexpr(0x007FFFFF)
 HALF_MIN_NORMAL = tl.constexpr(0x00400000)
 INT32_MIN = tl.constexpr(-0x80000000)
 SUBNORMAL_EXPONENT = tl.constexpr(149)  # a subnormal is its bits, as an integer, times 2^-149
@@ -31,7 +32,29 @@ def float32_bits(x):
 
 
 @triton.jit
-def scale_byte(amax, ADDEND: tl.constexpr, EMAX: tl.constexpr):
+def biased_exponent(
+    amax, MODE: tl.constexpr, MANTISSA: tl.constexpr, MAX_CODE: tl.constexpr, EMAX: tl.constexpr
+):
+    """``X + 127`` before it is clamped, by the scale mode. ``amax``: float32 bits of the largest
+    magnitudes. A mode that no addend expresses has its branch here."""
+    unit: tl.constexpr = MIN_NORMAL >> MANTISSA  # of the last place that the format keeps
+    if MODE == 0:  # floor
+        addend: tl.constexpr = 0
+    elif MODE == 1:  # ceil
+        addend: tl.constexpr = FRACTION
+    elif MODE == 2:  # even
+        addend: tl.constexpr = unit >> 1
+    elif MODE == 3:  # rceil
+        addend: tl.constexpr = FRACTION - ((unit * MAX_CODE) & FRACTION)
+    else:
+        tl.static_assert(False, "no such scale mode")
+    return ((amax + addend) >> MANTISSA_BITS) - EMAX
+
+
+@triton.jit
+def scale_byte(
+    amax, MODE: tl.constexpr, MANTISSA: tl.constexpr, MAX_CODE: tl.constexpr, EMAX: tl.constexpr
+):
     """Scale bytes of blocks whose largest magnitude has the float32 bits ``amax``."""
     finite = tl.minimum(amax, INFINITY - 1)
     if EMAX == 0:
@@ -39,7 +62,7 @@ def scale_byte(amax, ADDEND: tl.constexpr, EMAX: tl.constexpr):
         normalised = amax.to(tl.float32).to(tl.int32, bitcast=True)
         normalised -= SUBNORMAL_EXPONENT << MANTISSA_BITS
         finite = tl.where(amax < MIN_NORMAL, normalised, finite)
-    byte = ((finite + ADDEND) >> MANTISSA_BITS) - EMAX
+    byte = biased_exponent(finite, MODE, MANTISSA, MAX_CODE, EMAX)
     byte = tl.minimum(tl.maximum(byte, 0), 2 * EXPONENT_BIAS)
     return tl.where(amax >= INFINITY, E8M0_NAN, byte)
 

@@ -234,7 +234,7 @@ def prepare_quantize(
         call.dim,
         block_size,
         constants(elem_format),
-        call.mode.rounding_addend(call.fmt),
+        scale_calculation_mode,
         swizzle_type == SwizzleType.SWIZZLE_32_4_4,
         target,
     )

@@ -58,7 +58,7 @@ def quantize_launch(
     dim: int,
     block_size: int,
     element: dict[str, int],
-    addend: int,
+    scale_calculation_mode: int,
     swizzled: bool,
     target: Target,
 ) -> Launch:
@@ -70,7 +70,7 @@ def quantize_launch(
         dim: the blocked dimension, counted from the front.
         block_size: one of :data:`~targets.BLOCK_SIZES`.
         element: the format's constants, by the kernel's names.
-        addend: the scale mode's rounding, added to the maximum's bits.
+        scale_calculation_mode: as the op takes it.
         swizzled: lay the scale out in tiles of 128 rows by 4 columns.
         target: what to compile for.
     """
@@ -87,7 +87,7 @@ def quantize_launch(
         row_stride=row_stride,
         column_stride=x.stride(dim),
         outer_strides=dims.outer_strides[0],
-        ADDEND=addend,
+        MODE=scale_calculation_mode,
         CONVERT=convert,
         FLUSHES=target.flushes,
         **tiling.arguments,

@@ -96,7 +96,7 @@ def quantize_kernel(
     NAN_CODE: tl.constexpr,
     SIGN_SHIFT: tl.constexpr,
     CODES_PER_BYTE: tl.constexpr,
-    ADDEND: tl.constexpr,
+    MODE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     CONVERT: tl.constexpr,
     FLUSHES: tl.constexpr,
@@ -129,7 +129,7 @@ def quantize_kernel(
 
     bits = tl.reshape(float32_bits(x), (ROWS, BLOCKS, BLOCK_SIZE))
     # Integer order of sign-cleared bits is numeric order, and NaN sorts highest.
-    byte = scale_byte(tl.max(bits & MAGNITUDE, 2), ADDEND, EMAX)
+    byte = scale_byte(tl.max(bits & MAGNITUDE, 2), MODE, MANTISSA, MAX_CODE, EMAX)
     if CONVERT == "":
         codes = encode(
             bits,

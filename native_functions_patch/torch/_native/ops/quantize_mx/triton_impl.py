@@ -40,8 +40,7 @@ _FORMATS = {
 }
 _NAMES = {fmt.dtype: name for name, fmt in _FORMATS.items() if fmt.dtype is not None}
 _REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_MANTISSA_BITS = 23
-_FLOOR, _CEIL, _EVEN, _RCEIL = range(4)
+_SCALE_MODES = range(4)  # elements.py has the rule of each
 _SWIZZLE_32_4_4 = 1
 
 
@@ -61,20 +60,6 @@ def _constants(name: str) -> dict[str, int]:
         "SIGN_SHIFT": 0 if name == "int8" else 32 - fmt.bits,
         "CODES_PER_BYTE": 8 // fmt.bits,
     }
-
-
-def _addend(name: str, mode: int) -> int:
-    """What makes a block's maximum carry into its exponent where the mode rounds up."""
-    fmt = _FORMATS[name]
-    dropped = _MANTISSA_BITS - fmt.mantissa_bits
-    below_carry = (1 << _MANTISSA_BITS) - 1
-    max_mantissa = fmt.max_code & ((1 << fmt.mantissa_bits) - 1)
-    return {
-        _FLOOR: 0,
-        _CEIL: below_carry,
-        _EVEN: 1 << (dropped - 1),
-        _RCEIL: below_carry - (max_mantissa << dropped),
-    }[mode]
 
 
 def _is_fused(
@@ -127,7 +112,7 @@ def _quantize_format_cond(
 ) -> bool:
     return (
         self.dtype in _REAL_DTYPES
-        and scale_calculation_mode in (_FLOOR, _CEIL, _EVEN, _RCEIL)
+        and scale_calculation_mode in _SCALE_MODES
         and _is_fused(self, dim, block_size, elem_format, swizzle_type)
         and self.shape[dim] % block_size == 0
     )
@@ -235,7 +220,7 @@ def _quantize_format_impl(
         dim,
         block_size,
         constants,
-        _addend(elem_format, scale_calculation_mode),
+        scale_calculation_mode,
         swizzle_type == _SWIZZLE_32_4_4,
         _target(self.device),
     )

@@ -28,14 +28,13 @@ struct Scales {
 };
 
 template <int F>
-inline Scales scales_of_words(__m512i amax, uint32_t addend) {
+inline Scales scales_of_words(__m512i amax, MXScaleRule rule) {
   using E = Encoding<F, 7>;
   const auto finite = _mm512_min_epu16(amax, words((kInf >> 16) - 1));
-  const auto rounded =
-      _mm512_add_epi16(finite, words(static_cast<int>(addend)));
-  const auto exponent = _mm512_srli_epi16(rounded, 7);
-  const auto byte = _mm512_min_epu16(
-      _mm512_subs_epu16(exponent, words(E::format.emax())), words(kE8M0Max));
+  const auto exponent = rule.biased_exponent<7>(Words{finite}, E::format);
+  const auto byte = _mm512_min_epi16(
+      _mm512_max_epi16(exponent.lanes, _mm512_setzero_si512()),
+      words(kE8M0Max));
   const auto not_finite = _mm512_cmpge_epu16_mask(amax, words(kInf >> 16));
   const auto low = _mm512_mask_cmple_epu16_mask(
       _mm512_test_epi16_mask(amax, amax), byte, words(E::base));
@@ -43,18 +42,17 @@ inline Scales scales_of_words(__m512i amax, uint32_t addend) {
 }
 
 template <int F>
-inline Scales scales_of_wide(const __m512i (&amax)[2], uint32_t addend) {
+inline Scales scales_of_wide(const __m512i (&amax)[2], MXScaleRule rule) {
   using E = Encoding<F, kFraction>;
   __m128i bytes[2];
   uint32_t special = 0;
   for (const auto i : c10::irange(2)) {
     const auto finite = _mm512_min_epu32(amax[i], _mm512_set1_epi32(kInf - 1));
-    const auto exponent = _mm512_srli_epi32(
-        _mm512_add_epi32(finite, _mm512_set1_epi32(static_cast<int>(addend))),
-        kFraction);
-    auto byte = _mm512_sub_epi32(exponent, _mm512_set1_epi32(E::format.emax()));
-    byte = _mm512_max_epi32(byte, _mm512_setzero_si512());
-    byte = _mm512_min_epi32(byte, _mm512_set1_epi32(kE8M0Max));
+    const auto exponent =
+        rule.biased_exponent<kFraction>(Dwords{finite}, E::format);
+    const auto byte = _mm512_min_epi32(
+        _mm512_max_epi32(exponent.lanes, _mm512_setzero_si512()),
+        _mm512_set1_epi32(kE8M0Max));
     const auto not_finite =
         _mm512_cmpge_epu32_mask(amax[i], _mm512_set1_epi32(kInf));
     const auto low = _mm512_mask_cmple_epu32_mask(
@@ -196,7 +194,7 @@ inline void prefetch(const Raw* source, int64_t elements_ahead) {
 template <int F, typename In, bool stream>
 void quantize_group(
     const typename In::raw* const* inputs,
-    uint32_t addend,
+    MXScaleRule rule,
     uint8_t* payload,
     uint8_t* scale) {
   constexpr const MXFormat& format = kMXFormats[F];
@@ -213,7 +211,7 @@ void quantize_group(
     };
     const __m512i amax[2] = {
         wide_maxima_of_16(0, load), wide_maxima_of_16(16, load)};
-    scales = scales_of_wide<F>(amax, addend);
+    scales = scales_of_wide<F>(amax, rule);
   } else {
     const auto load = [&](int i) {
       const auto x = load_words<In>(inputs[i]);
@@ -222,7 +220,7 @@ void quantize_group(
       }
       return _mm512_and_si512(x, words(0x7FFF));
     };
-    scales = scales_of_words<F>(maxima_of_32(load), addend >> 16);
+    scales = scales_of_words<F>(maxima_of_32(load), rule);
   }
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(scale), scales.bytes);
   store_divisors<F, wide>(scales.bytes, divisors);
@@ -267,7 +265,7 @@ void quantize_group(
     const int i = __builtin_ctz(special);
     constexpr int bytes = 32 / format.codes_per_byte();
     scale[i] =
-        quantize_block<F, In>(inputs[i], 1, 32, addend, payload + i * bytes);
+        quantize_block<F, In>(inputs[i], 1, 32, rule, payload + i * bytes);
   }
 }
 

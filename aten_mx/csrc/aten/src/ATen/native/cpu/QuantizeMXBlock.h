@@ -93,12 +93,14 @@ inline int32_t normalized(uint32_t magnitude) {
   return magnitude < kMinNormal ? subnormal : static_cast<int32_t>(magnitude);
 }
 
-inline uint8_t scale_byte(uint32_t amax, uint32_t addend, int emax) {
+inline uint8_t scale_byte(
+    uint32_t amax,
+    MXScaleRule rule,
+    const MXFormat& format) {
   if (amax >= kInf) {
     return kMXScaleNaN;
   }
-  const auto rounded = normalized(amax) + static_cast<int32_t>(addend);
-  const int byte = (rounded >> kFraction) - emax;
+  const int byte = rule.biased_exponent<kFraction>(normalized(amax), format);
   return static_cast<uint8_t>(std::clamp(byte, 0, kE8M0Max));
 }
 
@@ -200,7 +202,7 @@ uint8_t quantize_block_of(
     const typename In::raw* input,
     Stride stride,
     Size block_size,
-    uint32_t addend,
+    MXScaleRule rule,
     uint8_t* payload) {
   constexpr const MXFormat& format = kMXFormats[F];
   // As integers: for sign-cleared bits their order is numeric order, and NaN
@@ -209,7 +211,7 @@ uint8_t quantize_block_of(
   for (int64_t i = 0; i < block_size; ++i) {
     amax = std::max(amax, In::bits(input[i * stride]) & kMagnitude);
   }
-  const uint8_t scale = scale_byte(amax, addend, format.emax());
+  const uint8_t scale = scale_byte(amax, rule, format);
   if (scale == kMXScaleNaN) {
     std::memset(payload, format.nan_code, block_size / format.codes_per_byte());
     return scale;
@@ -240,15 +242,15 @@ uint8_t quantize_block(
     const typename In::raw* input,
     int64_t stride,
     int64_t block_size,
-    uint32_t addend,
+    MXScaleRule rule,
     uint8_t* payload) {
   if (stride != 1) {
-    return quantize_block_of<F, In>(input, stride, block_size, addend, payload);
+    return quantize_block_of<F, In>(input, stride, block_size, rule, payload);
   }
   constexpr std::integral_constant<int64_t, 1> contiguous;
   uint8_t scale = 0;
   with_constant<16, 32>(block_size, [&](auto size) {
-    scale = quantize_block_of<F, In>(input, contiguous, size, addend, payload);
+    scale = quantize_block_of<F, In>(input, contiguous, size, rule, payload);
   });
   return scale;
 }

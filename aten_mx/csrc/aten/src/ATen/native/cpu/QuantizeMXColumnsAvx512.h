@@ -93,7 +93,7 @@ struct Columns {
   alignas(64) uint8_t scale[blocks][columns];
   uint32_t special[blocks][strips];
 
-  void quantize_block(const Input& input, int block, uint32_t addend) {
+  void quantize_block(const Input& input, int block, MXScaleRule rule) {
     __m512i amax[strips][registers] = {};
     for (int first = 0; first < 32; first += rows_at_once) {
       for (int s = 0; 32 * s < input.count; ++s) {
@@ -101,7 +101,7 @@ struct Columns {
       }
     }
     for (int s = 0; 32 * s < input.count; ++s) {
-      const auto scales = divide_by(amax[s], addend, divisors[s]);
+      const auto scales = divide_by(amax[s], rule, divisors[s]);
       _mm256_store_si256(
           reinterpret_cast<__m256i*>(scale[block] + 32 * s), scales.bytes);
       special[block][s] = scales.special & input.lanes(s);
@@ -149,15 +149,15 @@ struct Columns {
 
   static Scales divide_by(
       const __m512i (&amax)[registers],
-      uint32_t addend,
+      MXScaleRule rule,
       __m512i (&divisor)[registers]) {
     if constexpr (wide) {
-      const auto scales = scales_of_wide<F>(amax, addend);
+      const auto scales = scales_of_wide<F>(amax, rule);
       store_divisors<F, true>(
           scales.bytes, reinterpret_cast<uint32_t*>(divisor));
       return scales;
     } else {
-      const auto scales = scales_of_words<F>(amax[0], addend >> 16);
+      const auto scales = scales_of_words<F>(amax[0], rule);
       const auto byte = _mm512_cvtepu8_epi16(scales.bytes);
       divisor[0] = _mm512_slli_epi16(
           _mm512_subs_epu16(byte, words(Encoding<F, 7>::base)), 7);
@@ -259,7 +259,7 @@ void quantize_columns(
   for (int c = 0; c < blocks; ++c) {
     const typename Columns<F, In>::Input input{
         base + c * 32 * job.stride, job.stride, count};
-    columns.quantize_block(input, c, job.addend);
+    columns.quantize_block(input, c, job.rule);
   }
 
   const int bytes = blocks * block_bytes;
@@ -292,7 +292,7 @@ void quantize_columns(
             base + c * 32 * job.stride + column,
             job.stride,
             32,
-            job.addend,
+            job.rule,
             job.payload + (block + c) * block_bytes);
       }
       job.put_scale(block + c, byte);

@@ -120,7 +120,7 @@ struct QuantizeJob {
   uint8_t* payload;
   uint8_t* scale;
   const void* input;
-  uint32_t addend;
+  MXScaleRule rule;
   int64_t blocks_per_row;
   int64_t block_size;
   int64_t stride; // between the elements of a block

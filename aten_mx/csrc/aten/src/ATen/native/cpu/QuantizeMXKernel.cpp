@@ -35,11 +35,11 @@ void quantize_groups(const QuantizeJob& job, int64_t begin, int64_t end) {
     uint8_t* payload = job.payload + block * bytes;
     uint8_t scale[kGroup];
     if (n == kGroup) {
-      quantize_group<F, In, stream>(inputs, job.addend, payload, scale);
+      quantize_group<F, In, stream>(inputs, job.rule, payload, scale);
     } else {
       std::fill(inputs + n, inputs + kGroup, inputs[0]);
       alignas(64) uint8_t codes[kGroup * bytes];
-      quantize_group<F, In, false>(inputs, job.addend, codes, scale);
+      quantize_group<F, In, false>(inputs, job.rule, codes, scale);
       std::memcpy(payload, codes, n * bytes);
     }
     if (job.swizzle) {
@@ -78,7 +78,7 @@ void quantize_blocks(const QuantizeJob& job, int64_t begin, int64_t end) {
         base + cursor.offset(),
         job.stride,
         job.block_size,
-        job.addend,
+        job.rule,
         job.payload + block * bytes);
     job.put_scale(block, byte);
     cursor.next();
@@ -258,7 +258,7 @@ void quantize_mx_kernel(
       static_cast<uint8_t*>(payload.mutable_data_ptr()),
       static_cast<uint8_t*>(scale.mutable_data_ptr()),
       input.const_data_ptr(),
-      mode.addend(format, kFraction),
+      MXScaleRule(mode, format),
       input.size(dim) / block_size,
       block_size,
       input.size(dim) == 1 ? 1 : input.stride(dim),

@@ -18,6 +18,35 @@ inline __m512i words(int x) {
   return _mm512_set1_epi16(static_cast<short>(x));
 }
 
+// Lanes with the operators of signed numbers, for MXScaleRule.
+struct Words {
+  __m512i lanes;
+
+  friend Words operator+(Words a, int b) {
+    return {_mm512_add_epi16(a.lanes, words(b))};
+  }
+  friend Words operator&(Words a, int b) {
+    return {_mm512_and_si512(a.lanes, words(b))};
+  }
+  friend Words operator>>(Words a, int bits) {
+    return {_mm512_sra_epi16(a.lanes, _mm_cvtsi32_si128(bits))};
+  }
+};
+
+struct Dwords {
+  __m512i lanes;
+
+  friend Dwords operator+(Dwords a, int b) {
+    return {_mm512_add_epi32(a.lanes, _mm512_set1_epi32(b))};
+  }
+  friend Dwords operator&(Dwords a, int b) {
+    return {_mm512_and_si512(a.lanes, _mm512_set1_epi32(b))};
+  }
+  friend Dwords operator>>(Dwords a, int bits) {
+    return {_mm512_sra_epi32(a.lanes, _mm_cvtsi32_si128(bits))};
+  }
+};
+
 inline __m512i word_iota() {
   const auto low = _mm256_setr_epi8(
       0,

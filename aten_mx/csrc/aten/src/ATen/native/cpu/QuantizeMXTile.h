@@ -28,7 +28,7 @@ struct TileBlock {
   int32_t lowest[kTileRows];
   uint8_t codes[max_bytes][kTileRows];
 
-  void find_scales(int64_t block_size, uint32_t addend) {
+  void find_scales(int64_t block_size, MXScaleRule rule) {
     uint32_t amax[kTileRows] = {};
     with_constant<kTileRows>(count, [&](auto n) {
       with_constant<1>(row_stride, [&](auto step) {
@@ -41,7 +41,7 @@ struct TileBlock {
       });
     });
     for (int64_t i = 0; i < count; ++i) {
-      scale[i] = scale_byte(amax[i], addend, format.emax());
+      scale[i] = scale_byte(amax[i], rule, format);
       offset[i] = exponent_offset<F>(scale[i]);
       // A block of another row may need the steps for subnormals. Zero is
       // right here, and keeps the difference to a large offset within 32 bits.
@@ -115,7 +115,7 @@ void quantize_tile(const QuantizeJob& job, const Tile& tile) {
     const int64_t first = tile.first * job.blocks_per_row + c;
     const int64_t step = tile.row_step * job.blocks_per_row;
     block.input = base + c * job.block_size * job.stride;
-    block.find_scales(job.block_size, job.addend);
+    block.find_scales(job.block_size, job.rule);
     block.put_payload(
         job.block_size, job.payload + first * bytes, step * bytes);
     for (const auto i : c10::irange(tile.count)) {

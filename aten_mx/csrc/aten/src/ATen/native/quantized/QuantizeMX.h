@@ -100,7 +100,8 @@ static_assert(mx_all_are_supported());
 
 // A scale mode: what to add to the bits of a block's largest magnitude, whose
 // fraction field has fraction_bits bits, so that the carry into the exponent
-// rounds it up where the mode says so.
+// rounds it up where the mode says so. A mode that no addend expresses has 0
+// here and a branch in MXScaleRule.
 struct MXScaleMode {
   std::string_view name;
   int64_t value; // as callers pass it
@@ -148,6 +149,40 @@ constexpr bool mx_modes_carry_once() {
   return true;
 }
 static_assert(mx_modes_carry_once());
+
+// How the bits of a block's largest magnitude become the exponent of its scale:
+// a mode and what it needs to know of the format. The one place for it: Bits
+// are a number in portable code, lanes in AVX-512, a tensor in the composite.
+struct MXScaleRule {
+  uint32_t addend; // to float32 bits
+
+  constexpr MXScaleRule(const MXScaleMode& mode, const MXFormat& format)
+      : addend(mode.addend(format, 23)) {}
+
+  // X + 127 before it is clamped. The fraction field of amax has the upper
+  // fraction_bits of float32's 23; where a subnormal amax counts, its exponent
+  // field is what it would be in a wider format: zero or negative.
+  template <int fraction_bits, typename Bits>
+  constexpr Bits biased_exponent(const Bits& amax, const MXFormat& format)
+      const {
+    const int rounding = static_cast<int>(addend >> (23 - fraction_bits));
+    const int emax = format.emax() << fraction_bits;
+    return (amax + (rounding - emax)) >> fraction_bits;
+  }
+};
+
+// The upper half of an addend is the addend to the upper half of float32 bits.
+constexpr bool mx_addends_can_be_halved() {
+  for (const auto& mode : kMXScaleModes) {
+    for (const auto& format : kMXFormats) {
+      if (mode.addend(format, 23) >> 16 != mode.addend(format, 7)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+static_assert(mx_addends_can_be_halved());
 
 // A call names a row by one of these, so no two rows share it.
 template <typename Rows, typename Key>

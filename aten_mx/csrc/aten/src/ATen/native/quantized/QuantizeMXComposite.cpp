@@ -77,22 +77,35 @@ Tensor largest(const Tensor& blocks) {
       0, sizes.slice(0, sizes.size() - 1));
 }
 
+// A tensor with the operators of a number, for MXScaleRule.
+struct TensorBits {
+  Tensor tensor;
+
+  friend TensorBits operator+(const TensorBits& a, int b) {
+    return {a.tensor + b};
+  }
+  friend TensorBits operator&(const TensorBits& a, int b) {
+    return {a.tensor.bitwise_and(Scalar(b))};
+  }
+  friend TensorBits operator>>(const TensorBits& a, int bits) {
+    return {a.tensor.bitwise_right_shift(Scalar(bits))};
+  }
+};
+
 Tensor scale_bytes(const Tensor& magnitude, const MXQuantizeCall& call) {
   const auto& format = *call.format;
   auto amax = largest(magnitude);
   auto finite = amax.clamp_max(kExponentMask - 1);
   if (format.emax() == 0) {
-    // The only case in which the exponent of a subnormal matters. A float32 of
-    // its bits, an integer below 2^24, normalizes it.
+    // Only here a subnormal's exponent matters. float32(its bits) has it.
     auto subnormal = amax.to(kFloat).view(kInt) -
         (static_cast<int64_t>(kSubnormalExponent) << kFraction);
     finite = at::where(amax < kMinNormal, subnormal, finite);
   }
-  const auto addend = call.mode->addend(format, kFraction);
-  auto exponent = (finite + static_cast<int64_t>(addend))
-                      .bitwise_right_shift(Scalar(kFraction));
-  auto byte = (exponent - format.emax()).clamp(0, 2 * kBias);
-  return byte.masked_fill(amax >= kExponentMask, kMXScaleNaN);
+  const MXScaleRule rule(*call.mode, format);
+  return rule.biased_exponent<kFraction>(TensorBits{finite}, format)
+      .tensor.clamp(0, 2 * kBias)
+      .masked_fill(amax >= kExponentMask, kMXScaleNaN);
 }
 
 // Codes without their sign. w = |v| * 2^(bias - X) has, as a float32, the
