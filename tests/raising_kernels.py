@@ -18,8 +18,12 @@ def refuse(*args: Any, **kwargs: Any) -> NoReturn:
     raise AssertionError("a kernel ran")
 
 
-library = torch.library.Library("aten_mx", "IMPL")
-for row in OVERLOADS:
-    library.impl(row.qualified_name, refuse, "CPU")
-for name in ("quantize_mx", "dequantize_mx", "emulate_quantize", "emulate_dequantize"):
-    setattr(emulated, name, refuse)
+def pytest_configure() -> None:
+    # Not when the file is imported: the search for doctests imports every file of the tests.
+    for row in OVERLOADS:
+        _library.impl(row.qualified_name, refuse, "CPU")
+    for name in ("quantize_mx", "dequantize_mx", "emulate_quantize", "emulate_dequantize"):
+        setattr(emulated, name, refuse)
+
+
+_library = torch.library.Library("aten_mx", "IMPL")
