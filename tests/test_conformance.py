@@ -138,7 +138,7 @@ def test_the_example_in_one_file_passes(tmp_path: Path) -> None:
         PYTHONPATH=str(EXAMPLE),
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines()[0] == "quantize_mx: numpy_backend.quantize (CPU)"
+    assert run.stdout.splitlines()[0] == "quantize_mx: Python function numpy_backend.quantize (CPU)"
     report = json.loads(file.read_text())
     assert report["failed"] == 0
     assert report["passed"] == len(report["cases"]) > 10_000
@@ -178,7 +178,7 @@ def test_a_run_that_fails_gives_2(
 ) -> None:
     assert main(["conformance", *arguments]) == 2
     errors = capsys.readouterr().err
-    assert errors.splitlines()[-1].startswith("conformance: ")
+    assert errors.splitlines()[-1].startswith("aten_mx conformance: ")
     assert text in errors
     assert "Traceback" not in errors
 
@@ -202,8 +202,8 @@ def test_the_kernels_command_imports_a_backend() -> None:
         text=True,
         check=True,
     )
-    row = ["quantize_mx", "CPU", "numpy_backend.quantize", "one", "node"]
-    assert run.stdout.splitlines()[1].split() == row
+    row = ["quantize_mx", "CPU", "Python", "function", "numpy_backend.quantize", "one", "node"]
+    assert run.stdout.splitlines()[1].split()[: len(row)] == row
 
 
 def test_an_emulated_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
