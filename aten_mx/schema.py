@@ -27,40 +27,32 @@ def empty_outputs(call: Call, device: torch.device) -> Any:
     return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _fake(row: Overload) -> Callable[..., Any]:
+def _fake(describe: Callable[..., Call]) -> Callable[..., Any]:
+    """Outputs without values, of the call that ``describe`` gives."""
+
     def fake(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        call = row.describe_checked(self, *args, **kwargs)
-        return empty_outputs(call, self.device)
+        return empty_outputs(describe(self, *args, **kwargs), self.device)
 
     return fake
 
 
-def _meta(row: Overload) -> Callable[..., Any]:
-    """The fake without its validation, for the Meta key, whose calls are validated before it."""
-
-    def meta(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return empty_outputs(row.describe(self, *args, **kwargs), self.device)
-
-    return meta
-
-
-def _calling(row: Overload) -> Callable[..., Any]:
-    """The overload as an internal op, whose arguments are all positional."""
+def _all_positional(row: Overload, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which takes an overload's arguments, for the internal op of the operator."""
     count = len(row.positional)
 
     def call(*args: Any) -> Any:
-        return row.handle(*args[:count], **dict(zip(row.keywords, args[count:], strict=True)))
+        return function(*args[:count], **dict(zip(row.keywords, args[count:], strict=True)))
 
     return call
 
 
-def _calling_fake(row: Overload) -> Callable[..., Any]:
-    fake, count = _fake(row), len(row.positional)
+def _calling(row: Overload) -> Callable[..., Any]:
+    """A call of the overload."""
 
-    def call(*args: Any) -> Any:
-        return fake(*args[:count], **dict(zip(row.keywords, args[count:], strict=True)))
+    def overload(*args: Any, **kwargs: Any) -> Any:
+        return row.handle(*args, **kwargs)  # looked up now: it is not defined at import
 
-    return call
+    return _all_positional(row, overload)
 
 
 def _bitcast(self: Tensor, dtype: torch.dtype, dim: int) -> Tensor:
@@ -95,14 +87,18 @@ INTERNAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     # Opaque to tracing: each stands in a graph for a call that the device's own kernel must answer.
     # Without them AOTInductor's tracer would inline the emulated kernel (see dispatch.py).
-    **{row.kernel_schema: (_calling(row), _calling_fake(row)) for row in _last_overloads},
+    **{
+        row.kernel_schema: (_calling(row), _all_positional(row, _fake(row.describe_checked)))
+        for row in _last_overloads
+    },
 }
 """Internal ops: the schema, with the kernel and the fake."""
 
 for _row in OVERLOADS:
     LIB.define(_row.schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake(_row.qualified_name, _fake(_row), lib=LIB)
-    LIB.impl(_row.handle, _meta(_row), "Meta", allow_override=True)
+    torch.library.register_fake(_row.qualified_name, _fake(_row.describe_checked), lib=LIB)
+    # Calls for the Meta key are validated before it.
+    LIB.impl(_row.handle, _fake(_row.describe), "Meta", allow_override=True)
 
 for _schema, (_kernel, _kernel_fake) in INTERNAL.items():
     LIB.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))

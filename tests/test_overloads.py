@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aten_mx
 from aten_mx import emulated, validation
 from aten_mx.backends import composite
-from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload
+from aten_mx.overloads import NAMESPACE, OPS, OVERLOADS, Overload, overloads_of
 from aten_mx.testing import CHECKS, checks
 
 QUANTIZE, DEQUANTIZE = torch.ops.aten_mx.quantize_mx, torch.ops.aten_mx.dequantize_mx
@@ -100,22 +100,22 @@ CALLS: dict[str, tuple[str, Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
-def kernel_of(op: str, kind: str) -> Any:
-    """A CPU kernel of ``op``: for both overloads through the registry, or for the base alone."""
-    if kind == "registered":
-        row = next(row for row in reversed(OVERLOADS) if row.op == op)
+def unvalidated(row: Overload) -> Callable[..., Any]:
+    """The emulated kernel of an overload as a device's own: it validates nothing."""
 
-        def registered(*args: Any, **kwargs: Any) -> Any:
-            return row.emulate(*args[: row.tensors], row.describe(*args, **kwargs))
-
-        return aten_mx.register_kernel(op, "CPU", registered).unregister
-    row = next(row for row in OVERLOADS if row.op == op)
-    library = torch.library.Library(NAMESPACE, "IMPL")
-
-    def base(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
         return row.emulate(*args[: row.tensors], row.describe(*args, **kwargs))
 
-    library.impl(row.handle, base, "CPU")
+    return kernel
+
+
+def kernel_of(op: str, kind: str) -> Any:
+    """A CPU kernel of ``op``: for both overloads through the registry, or for the base alone."""
+    base, *_, last = overloads_of(op)
+    if kind == "registered":
+        return aten_mx.register_kernel(op, "CPU", unvalidated(last)).unregister
+    library = torch.library.Library(NAMESPACE, "IMPL")
+    library.impl(base.handle, unvalidated(base), "CPU")
     return library._destroy
 
 
@@ -150,11 +150,11 @@ def test_a_kernel_is_called_validated(name: str, validated: list[str]) -> None:
     """A third party's kernel never sees a wrong call, and its outputs are those of the call."""
     op, call, tensors = CALLS[name]
     seen: list[int] = []
-    row = next(row for row in reversed(OVERLOADS) if row.op == op)
+    answer = unvalidated(overloads_of(op)[-1])
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         seen.append(len(validated))
-        return row.emulate(*args[: row.tensors], row.describe(*args, **kwargs))
+        return answer(*args, **kwargs)
 
     handle = aten_mx.register_kernel(op, "CPU", kernel)
     try:
