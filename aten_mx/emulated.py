@@ -66,9 +66,13 @@ def emulate_quantize(self: Tensor, call: QuantizeCall) -> tuple[Tensor, Tensor]:
     """The outputs that ``call`` describes, of either overload."""
     fmt, block_size = call.fmt, call.block_size
     # detach: autograd falls through this op, so the inner ops would record.
-    values = self.detach().resolve_neg().movedim(call.dim, -1)
-    values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
+    values = self.detach().resolve_neg()
     compiled = type(values) is FunctionalTensor
+    if compiled:
+        # A trace of another input holds no resolve_neg, and a lazily negative one has no bit views.
+        values = values.clone()
+    values = values.movedim(call.dim, -1)
+    values = values.unflatten(-1, (values.shape[-1] // block_size, block_size))
     # By their bits: Inductor (2.13) leaves out the rounding to 16 bits between two operations on
     # 16-bit floats that it fuses, and passes the float32 result on.
     bits = values.view(_BITS[values.dtype])

@@ -2,6 +2,8 @@
 
 Source: OCP Microscaling Formats (MX) v1.0, section 5.3. A *code* is the n-bit integer that is
 stored, its *value* the real number it means before the block's scale is applied.
+
+Imports only torch: the file is part of the patch to PyTorch core as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ class ElementFormat:
 
     Example::
 
-        >>> from aten_mx.formats import FORMATS
         >>> fmt = FORMATS["fp8_e4m3"]
         >>> fmt.bias, fmt.emax, fmt.max_normal, fmt.min_normal, fmt.min_subnormal
         (7, 8, 448.0, 0.015625, 0.001953125)

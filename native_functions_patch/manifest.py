@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 PATCH_ROOT = Path(__file__).parent
 PATCHES = PATCH_ROOT / "patches"
-_PACKAGE = PATCH_ROOT.parent / "aten_mx"
-CSRC = _PACKAGE / "csrc"
-TRITON = _PACKAGE / "backends" / "triton"
+PACKAGE = PATCH_ROOT.parent / "aten_mx"
+CSRC = PACKAGE / "csrc"
+TRITON = PACKAGE / "backends" / "triton"
 
 
 class Review(NamedTuple):
@@ -57,6 +57,7 @@ def new_files(last: int = ALL) -> list[NewFile]:
     files = {path.relative_to(CSRC).as_posix(): path for path in cpp}
     files |= {path.relative_to(PATCH_ROOT).as_posix(): path for path in own}
     files |= {f"{_TRITON_IN_CORE}/{name}": TRITON / name for name in _TRITON_FILES}
+    files[f"{_TRITON_IN_CORE}/formats.py"] = PACKAGE / "formats.py"
     entries = [NewFile(name, source, _review_of(name)) for name, source in sorted(files.items())]
     return [entry for entry in entries if entry.review <= last]
 

@@ -141,6 +141,7 @@ def main(library: str, tree: str, last: str) -> int:
     report.step("functional", framework.check_functional)
     report.step("vmap", framework.check_vmap)
     report.step("export", framework.check_export)
+    report.step("compiled composite", framework.check_compiled_composite)
     report.step("core's tests", lambda: check_core_tests(Path(tree)))
     report.step("OpInfo", python.check_opinfo)
     report.step("overrides", python.check_overrides)

@@ -84,9 +84,12 @@ def check_vmap() -> str:
 
 
 class _RoundTrip(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        output, scale = torch.ops.aten.quantize_mx(x, -1, 32, E4M3)
-        return torch.ops.aten.dequantize_mx(output, scale, -1, 32, torch.float32)
+    """Between two operations that Inductor fuses with it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        output, scale = torch.ops.aten.quantize_mx(x * 1.1, -1, 32, E4M3)
+        values = torch.ops.aten.dequantize_mx(output, scale, -1, 32, x.dtype)
+        return output, scale, values, values * 1.1
 
 
 def check_export() -> str:
@@ -98,5 +101,17 @@ def check_export() -> str:
         assert f"aten.{op}.default" in targets, f"{op} is not a node of {targets}"
     assert same(program.module()(x), _RoundTrip()(x))
     decomposed = program.run_decompositions()
-    assert same(decomposed.module()(x), _RoundTrip()(x))
+    for given in (x, torch._neg_view(x)):
+        assert same(decomposed.module()(given), _RoundTrip()(given))
     return "quantize_mx and dequantize_mx are one node each"
+
+
+def check_compiled_composite() -> str:
+    """What a compiler inlines where a device has no kernel gives eager's bytes."""
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    for dtype in dtypes:
+        x = torch.randn(64, 256, dtype=dtype)
+        program = torch.export.export(_RoundTrip(), (x,)).run_decompositions().module()
+        with torch._inductor.config.patch(force_disable_caches=True):
+            assert same(torch.compile(program)(x), program(x)), f"{dtype}"
+    return f"{len(dtypes)} input dtypes"

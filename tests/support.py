@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import aten_mx
-from native_functions_patch import manifest
 
 TORCHAO_PATCH = Path(__file__).parents[1] / "rfc" / "torchao.patch"
 
@@ -72,20 +69,3 @@ def apply_patch(patch: Path, folder: Path) -> None:
     """Apply a patch to the packages in ``folder``, whatever repository that lies in."""
     alone = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
     subprocess.run(["git", "apply", str(patch)], cwd=folder, env=os.environ | alone, check=True)
-
-
-def load_core() -> Any:
-    """``triton_impl`` of the patch to PyTorch core, as a module of ``torch._native``."""
-    name = "torch._native.ops.quantize_mx"
-    directory = manifest.PATCH_ROOT / name.replace(".", "/")
-    spec = importlib.util.spec_from_file_location(
-        name,
-        directory / "__init__.py",
-        submodule_search_locations=[str(directory), str(manifest.TRITON)],
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return sys.modules[f"{name}.triton_impl"]

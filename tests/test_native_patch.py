@@ -286,7 +286,7 @@ def test_source_applies_to_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_source_must_be_a_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["--source", str(tmp_path)]) == 2
-    assert "no PyTorch checkout" in capsys.readouterr().err
+    assert "is not a PyTorch checkout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tool", ["git", "yaml", "expecttest", "compiler"])

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from against_emulated import assert_same, compare_dequantize, compare_quantize, numbers
 from cases import PAYLOAD_DTYPES
+from patched_core import load_core
 from sample_calls import LAYOUTS, MODES, REAL_DTYPES, SWIZZLE_LAYOUTS, every_second, make_input
-from support import load_core
 from torch import Tensor
 
 import aten_mx

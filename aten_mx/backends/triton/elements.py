@@ -19,6 +19,8 @@ HALF_MIN_NORMAL = tl.constexpr(0x00400000)
 INT32_MIN = tl.constexpr(-0x80000000)
 SUBNORMAL_EXPONENT = tl.constexpr(149)  # a subnormal is its bits, as an integer, times 2^-149
 E8M0_NAN = tl.constexpr(255)
+SCALE_MODES = range(4)
+"""Those that :func:`biased_exponent` has a branch for."""
 
 
 @triton.jit

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from aten_mx import environment
-from aten_mx.backends.triton.targets import BLOCK_SIZES, Target
-from aten_mx.formats import FORMATS
+from aten_mx.backends.triton.targets import BLOCK_SIZES, Target, constants
 from aten_mx.layout import SwizzleType
 from aten_mx.meta import dequantize_call, quantize_call
 from aten_mx.overloads import overloads_of
@@ -233,7 +232,7 @@ def prepare_quantize(
         scale.view(torch.uint8),
         call.dim,
         block_size,
-        constants(elem_format),
+        constants(call.fmt),
         scale_calculation_mode,
         swizzle_type == SwizzleType.SWIZZLE_32_4_4,
         target,
@@ -267,28 +266,11 @@ def prepare_dequantize(
         output,
         call.dim,
         block_size,
-        constants(elem_format),
+        constants(call.fmt),
         swizzle_type == SwizzleType.SWIZZLE_32_4_4,
         target,
     )
     return launch, output
-
-
-@functools.cache
-def constants(elem_format: str) -> dict[str, int]:
-    """The format's row, by the kernels' names."""
-    fmt = FORMATS[elem_format]
-    return {
-        "MANTISSA": fmt.mantissa_bits,
-        "EXPONENT_BITS": fmt.exponent_bits,
-        "BIAS": fmt.bias,
-        "EMAX": fmt.emax,
-        "MAX_CODE": fmt.max_code,
-        "INF_CODE": fmt.inf_code or 0,
-        "NAN_CODE": fmt.nan_code,
-        "SIGN_SHIFT": 0 if fmt.twos_complement else 32 - fmt.bits,
-        "CODES_PER_BYTE": fmt.codes_per_byte,
-    }
 
 
 def target_of(backend: str, arch: int | str) -> Target:

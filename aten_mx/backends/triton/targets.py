@@ -1,11 +1,13 @@
-"""What the kernels must know of a target: the size of a program, and the instructions it has.
+"""What the kernels must know of a target, the size of a program and the instructions it has, and
+of a format.
 
 Imports no Triton. The file is part of the patch to PyTorch core as it is.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 BLOCK_SIZES = (16, 32, 64, 128)
 """Those that the kernels take."""
@@ -43,6 +45,22 @@ TILES: dict[str, tuple[Tile, Tile]] = {
     "interpreter": (Tile(1 << 16, 32), Tile(1 << 12, 32)),  # time goes by the program
 }
 LARGE = 1 << 21
+
+
+@functools.cache
+def constants(fmt: Any) -> dict[str, int]:
+    """The row ``fmt`` of the table of formats, by the kernels' names."""
+    return {
+        "MANTISSA": fmt.mantissa_bits,
+        "EXPONENT_BITS": fmt.exponent_bits,
+        "BIAS": fmt.bias,
+        "EMAX": fmt.emax,
+        "MAX_CODE": fmt.max_code,
+        "INF_CODE": fmt.inf_code or 0,
+        "NAN_CODE": fmt.nan_code,
+        "SIGN_SHIFT": 0 if fmt.twos_complement else 32 - fmt.bits,
+        "CODES_PER_BYTE": fmt.codes_per_byte,
+    }
 
 
 # PTX that converts two float32 numbers to codes: `cvt.rn.satfinite.` and this name. It rounds to

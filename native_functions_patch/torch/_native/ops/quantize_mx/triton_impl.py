@@ -5,68 +5,23 @@ isn't valid, or not fused, is left to the composite, which has the errors.
 """
 
 import functools
-from typing import NamedTuple
 
 import torch
 
 from ... import triton_utils as tu
-from .targets import BLOCK_SIZES, Target
+from .formats import FORMAT_OF_DTYPE, FORMATS
+from .targets import BLOCK_SIZES, Target, constants
 
 
-class _Format(NamedTuple):
-    """A row of the table in ATen/native/quantized/QuantizeMX.h."""
-
-    dtype: torch.dtype | None
-    bits: int
-    exponent_bits: int
-    mantissa_bits: int
-    max_code: int
-    inf_code: int = 0
-    nan_code: int = 0
-
-    @property
-    def payload_dtype(self) -> torch.dtype:
-        """The dtype of the overload that takes a string."""
-        return self.dtype if self.dtype is not None and self.bits == 8 else torch.uint8
-
-
-_FORMATS = {
-    "fp8_e4m3": _Format(torch.float8_e4m3fn, 8, 4, 3, 0x7E, 0, 0x7F),
-    "fp8_e5m2": _Format(torch.float8_e5m2, 8, 5, 2, 0x7B, 0x7C, 0x7F),
-    "fp6_e2m3": _Format(None, 6, 2, 3, 0x1F),
-    "fp6_e3m2": _Format(None, 6, 3, 2, 0x1F),
-    "fp4_e2m1": _Format(torch.float4_e2m1fn_x2, 4, 2, 1, 0x7),
-    "int8": _Format(torch.int8, 8, 1, 6, 0x7F),
-}
-_NAMES = {fmt.dtype: name for name, fmt in _FORMATS.items() if fmt.dtype is not None}
 _REAL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_SCALE_MODES = range(4)  # elements.py has the rule of each
 _SWIZZLE_32_4_4 = 1
-
-
-@functools.cache
-def _constants(name: str) -> dict[str, int]:
-    """The format, by the kernels' names."""
-    fmt = _FORMATS[name]
-    bias = max(1, (1 << (fmt.exponent_bits - 1)) - 1)
-    return {
-        "MANTISSA": fmt.mantissa_bits,
-        "EXPONENT_BITS": fmt.exponent_bits,
-        "BIAS": bias,
-        "EMAX": (fmt.max_code >> fmt.mantissa_bits) - bias,
-        "MAX_CODE": fmt.max_code,
-        "INF_CODE": fmt.inf_code,
-        "NAN_CODE": fmt.nan_code,
-        "SIGN_SHIFT": 0 if name == "int8" else 32 - fmt.bits,
-        "CODES_PER_BYTE": 8 // fmt.bits,
-    }
 
 
 def _is_fused(
     self: torch.Tensor, dim: int, block_size: int, name: str | None, swizzle_type: int
 ) -> bool:
     if (
-        name not in _FORMATS
+        name not in FORMATS
         or block_size not in BLOCK_SIZES
         or self.layout is not torch.strided
         or not -self.dim() <= dim < self.dim()
@@ -95,9 +50,9 @@ def _quantize_cond(
     dtype: torch.dtype,
     scale_calculation_mode: int = 0,
 ) -> bool:
-    name = _NAMES.get(dtype)
-    return name is not None and _quantize_format_cond(
-        self, dim, block_size, name, scale_calculation_mode
+    fmt = FORMAT_OF_DTYPE.get(dtype)
+    return fmt is not None and _quantize_format_cond(
+        self, dim, block_size, fmt.name, scale_calculation_mode
     )
 
 
@@ -110,9 +65,11 @@ def _quantize_format_cond(
     *,
     swizzle_type: int = 0,
 ) -> bool:
+    from .elements import SCALE_MODES
+
     return (
         self.dtype in _REAL_DTYPES
-        and scale_calculation_mode in _SCALE_MODES
+        and scale_calculation_mode in SCALE_MODES
         and _is_fused(self, dim, block_size, elem_format, swizzle_type)
         and self.shape[dim] % block_size == 0
     )
@@ -125,9 +82,9 @@ def _dequantize_cond(
     block_size: int,
     dtype: torch.dtype,
 ) -> bool:
-    name = _NAMES.get(self.dtype)
-    return name is not None and _dequantize_format_cond(
-        self, scale, dim, block_size, name, dtype
+    fmt = FORMAT_OF_DTYPE.get(self.dtype)
+    return fmt is not None and _dequantize_format_cond(
+        self, scale, dim, block_size, fmt.name, dtype
     )
 
 
@@ -145,7 +102,7 @@ def _dequantize_format_cond(
         self, dim, block_size, elem_format, swizzle_type
     ):
         return False
-    fmt = _FORMATS[elem_format]
+    fmt = FORMATS[elem_format]
     shape = _values_shape(self, dim, elem_format)
     dim %= self.dim()
     return (
@@ -160,7 +117,7 @@ def _dequantize_format_cond(
 
 def _values_shape(payload: torch.Tensor, dim: int, name: str) -> list[int]:
     shape = list(payload.shape)
-    shape[dim] *= 8 // _FORMATS[name].bits
+    shape[dim] *= FORMATS[name].codes_per_byte
     return shape
 
 
@@ -190,7 +147,7 @@ def _quantize_impl(
     scale_calculation_mode: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     output, scale = _quantize_format_impl(
-        self, dim, block_size, _NAMES[dtype], scale_calculation_mode
+        self, dim, block_size, FORMAT_OF_DTYPE[dtype].name, scale_calculation_mode
     )
     return output.view(dtype), scale
 
@@ -206,11 +163,11 @@ def _quantize_format_impl(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     from .launch import quantize_launch
 
-    fmt, constants = _FORMATS[elem_format], _constants(elem_format)
+    fmt = FORMATS[elem_format]
     dim %= self.dim()
     shape = list(self.shape)
     scale_shape = _scale_shape(shape, dim, block_size, swizzle_type)
-    shape[dim] //= constants["CODES_PER_BYTE"]
+    shape[dim] //= fmt.codes_per_byte
     output = _empty(shape, dim, fmt.payload_dtype, self.device)
     scale = _empty(scale_shape, dim, torch.float8_e8m0fnu, self.device)
     launch = quantize_launch(
@@ -219,7 +176,7 @@ def _quantize_format_impl(
         scale.view(torch.uint8),
         dim,
         block_size,
-        constants,
+        constants(fmt),
         scale_calculation_mode,
         swizzle_type == _SWIZZLE_32_4_4,
         _target(self.device),
@@ -237,7 +194,7 @@ def _dequantize_impl(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     return _dequantize_format_impl(
-        self, scale, dim, block_size, _NAMES[self.dtype], dtype
+        self, scale, dim, block_size, FORMAT_OF_DTYPE[self.dtype].name, dtype
     )
 
 
@@ -261,7 +218,7 @@ def _dequantize_format_impl(
         output,
         dim,
         block_size,
-        _constants(elem_format),
+        constants(FORMATS[elem_format]),
         swizzle_type == _SWIZZLE_32_4_4,
         _target(self.device),
     )

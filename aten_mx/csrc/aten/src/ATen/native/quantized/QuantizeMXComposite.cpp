@@ -2,6 +2,7 @@
 #include <ATen/native/quantized/QuantizeMXValidation.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/TensorOptions.h>
@@ -25,6 +26,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 // quantize_mx and dequantize_mx in other ATen operators: what answers on a
 // device without a kernel of its own, and what compilers inline there. Sizes
@@ -184,15 +186,31 @@ Tensor unswizzle(
       .slice_symint(-1, 0, columns);
 }
 
+// Whether each value has its sign bit set, and the float32 bits of the rest. By
+// the values' own bits: Inductor leaves out the rounding to 16 bits between two
+// operations on 16-bit floats that it fuses, and passes the float32 result on.
+std::pair<Tensor, Tensor> sign_and_magnitude(const Tensor& values) {
+  if (values.scalar_type() == kFloat) {
+    const auto bits = values.view(kInt);
+    return {bits < 0, bits.bitwise_and(Scalar(kMagnitudeMask))};
+  }
+  const auto bits = values.view(kShort);
+  const auto absolute = bits.bitwise_and(Scalar(0x7FFF));
+  return {bits < 0, absolute.view(values.scalar_type()).to(kFloat).view(kInt)};
+}
+
 std::tuple<Tensor, Tensor> quantize_composite(
     const Tensor& self,
     const MXQuantizeCall& call) {
   const auto& format = *call.format;
-  const auto values = in_blocks(
-      self.detach().resolve_neg().movedim(call.dim, -1), call.block_size);
-  const auto bits = values.to(kFloat).view(kInt);
-  const auto negative = bits < 0;
-  const auto magnitude = bits.bitwise_and(Scalar(kMagnitudeMask));
+  auto input = self.detach().resolve_neg();
+  if (at::isTensorSubclassLike(input)) {
+    // A trace of another input holds no resolve_neg, and a lazily negative one
+    // has no bit views.
+    input = input.clone();
+  }
+  const auto values = in_blocks(input.movedim(call.dim, -1), call.block_size);
+  const auto [negative, magnitude] = sign_and_magnitude(values);
   const auto bytes = scale_bytes(magnitude, call);
   const auto block_scale = bytes.unsqueeze(-1);
 
@@ -258,19 +276,24 @@ Tensor decode(
     const int last = std::max(format.inf_code, format.max_code);
     bits = bits.masked_fill(magnitude > last, kQuietNaN);
   }
-  return bits.masked_fill(scale == kMXScaleNaN, kQuietNaN);
+  return bits;
 }
 
+// The numbers as integers of their width.
 Tensor round_to(const Tensor& bits, ScalarType dtype) {
-  if (dtype != kBFloat16) {
-    return bits.view(kFloat).to(dtype);
+  if (dtype == kFloat) {
+    return bits;
+  }
+  if (dtype == kHalf) {
+    return bits.view(kFloat).to(kHalf).view(kShort);
   }
   // In integers, because hardware conversions flush subnormals.
   const auto tie = bits.bitwise_right_shift(Scalar(16)).bitwise_and(Scalar(1));
-  return (bits + 0x7FFF + tie)
-      .bitwise_right_shift(Scalar(16))
-      .to(kShort)
-      .view(kBFloat16);
+  return (bits + 0x7FFF + tie).bitwise_right_shift(Scalar(16)).to(kShort);
+}
+
+int quiet_nan(ScalarType dtype) {
+  return dtype == kFloat ? kQuietNaN : dtype == kHalf ? 0x7E00 : 0x7FC0;
 }
 
 Tensor dequantize_composite(
@@ -292,11 +315,17 @@ Tensor dequantize_composite(
     bytes = unswizzle(
         bytes, payload.sym_size(-2), payload.sym_size(-1) / call.block_size);
   }
-  const auto bits = decode(
-      in_blocks(payload, call.block_size),
-      bytes.to(kInt).unsqueeze(-1),
-      format);
-  return in_layout(round_to(bits, call.output_dtype).flatten(-2), call.dim);
+  const auto dtype = call.output_dtype;
+  const auto block_scale = bytes.to(kInt).unsqueeze(-1);
+  const auto bits =
+      decode(in_blocks(payload, call.block_size), block_scale, format);
+  // On the rounded bits: without an operation on them, Inductor leaves out the
+  // rounding to float16 and passes the float32 number on to what it fuses with
+  // this.
+  const auto rounded =
+      round_to(bits, dtype)
+          .masked_fill(block_scale == kMXScaleNaN, quiet_nan(dtype));
+  return in_layout(rounded.view(dtype).flatten(-2), call.dim);
 }
 
 // Whether a kernel of the base overload can answer a call of .format. It
