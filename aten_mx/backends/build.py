@@ -42,7 +42,7 @@ def _flags() -> list[str]:
 
 @functools.cache
 def key() -> str:
-    """A digest of what the library depends on., but for the compiler, which may be any."""
+    """A digest of what the library depends on, but for the compiler, which may be any."""
     digest = hashlib.sha256()
     commands = [*_flags(), *LIBRARIES, *(flag for unit in units(_sources()) for flag in unit.flags)]
     digest.update("\0".join((platform.machine(), *commands)).encode())
