@@ -16,6 +16,10 @@ import under_test
 # for another one. Processes that tests start inherit it.
 os.environ["ATEN_MX_CPU"] = "require" if under_test.CPU == "require" else "off"
 
+# What a test compiles is little, and the workers of the run fill the cores already: Inductor starts
+# no processes of its own.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def native_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

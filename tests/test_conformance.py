@@ -21,8 +21,8 @@ from aten_mx.testing import CHECKS, Result, check_kernel
 from aten_mx.testing.golden import read_vectors
 from aten_mx.testing.graph_checks import flushed_subnormals
 
-# The maxima stand last: they take longest, and most wrong kernels are caught before.
-BYTES = ["golden", "swizzled", "layouts", "codes", "maxima"]
+# By the time they take: most wrong kernels are caught before the last.
+BYTES = ["codes", "swizzled", "golden", "layouts", "maxima"]
 EXAMPLE = Path(__file__).parent.parent / "examples" / "python_backend"
 
 

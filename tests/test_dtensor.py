@@ -13,7 +13,6 @@ from support import run_python
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the groups are forked")
-WORLD_SIZES = pytest.mark.parametrize("world_size", [2, 4])
 
 
 def run_group(world_size: int, file: str, *checks: str, **environment: str) -> None:
@@ -27,17 +26,27 @@ def run_group(world_size: int, file: str, *checks: str, **environment: str) -> N
     assert result.stdout.splitlines()[-1] == f"passed: {' '.join(checks)}"
 
 
-@WORLD_SIZES
-def test_sharding(world_size: int) -> None:
-    on_four = ["two_dimensions"] if world_size == 4 else []
-    run_group(world_size, "sharding_checks.py", "placements", "dequantize", *on_four)
+ON_ANY_NUMBER = {
+    "sharding_checks.py": ("placements", "dequantize"),
+    "parallel_checks.py": ("tensor_parallel", "colwise_and_rowwise", "fsdp"),
+}
 
 
-@WORLD_SIZES
-def test_parallel(world_size: int) -> None:
-    on_four = ["fsdp_and_tensor_parallel"] if world_size == 4 else []
-    checks = ("tensor_parallel", "colwise_and_rowwise", "fsdp", *on_four)
-    run_group(world_size, "parallel_checks.py", *checks)
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ON_ANY_NUMBER)
+def test_a_group(file: str, world_size: int) -> None:
+    run_group(world_size, file, *ON_ANY_NUMBER[file])
+
+
+@pytest.mark.parametrize(
+    ("file", "check"),
+    [
+        ("sharding_checks.py", "two_dimensions"),
+        ("parallel_checks.py", "fsdp_and_tensor_parallel"),
+    ],
+)
+def test_a_mesh_of_two_dimensions(file: str, check: str) -> None:
+    run_group(4, file, check)
 
 
 def test_checkpoint_errors_kernel_and_compiler() -> None:
