@@ -103,6 +103,55 @@ MUTANTS = {
         "from aten_mx.functional import dequantize_mx, quantize_mx",
         "test_overloads.py::test_the_address_of_0_1_is_the_emulated_kernel",
     ),
+    # Compiled equals eager.
+    "16-bit inputs are read as numbers": SourceMutant(
+        "aten_mx/emulated.py",
+        "absolute = (bits & torch.iinfo(bits.dtype).max).view(values.dtype).to(torch.float32)",
+        "absolute = values.abs().to(torch.float32)",
+        "test_compile_fused.py::test_fused_with_other_operations",
+    ),
+    "float16 results leave as float32 numbers": SourceMutant(
+        "aten_mx/emulated.py",
+        "    rounded = _round_to(bits, call.dtype).masked_fill_(\n"
+        "        scale_bytes == E8M0_NAN, _NAN_BITS[call.dtype]\n"
+        "    )\n",
+        "    rounded = _round_to(\n"
+        "        bits.masked_fill_(scale_bytes == E8M0_NAN, _QUIET_NAN), call.dtype\n"
+        "    )\n",
+        "test_compile_fused.py::test_fused_with_other_operations",
+    ),
+    "a trace takes no lazily negative input": SourceMutant(
+        "aten_mx/emulated.py",
+        "        values = values.clone()\n",
+        "        pass\n",
+        "test_export.py::test_strided_and_lazily_negative_inputs",
+    ),
+    # A format and a mode: each language has them all.
+    "a format's row is another in C++": SourceMutant(
+        "aten_mx/csrc/aten/src/ATen/native/quantized/QuantizeMX.h",
+        "6, 3, 2, 0b0'111'11,   0,    0,            false},",
+        "6, 3, 2, 0b0'111'10,   0,    0,            false},",
+        "test_native_table.py",
+    ),
+    "a format isn't in the documents": SourceMutant(
+        "aten_mx/formats.py",
+        '        ElementFormat("fp6_e3m2", None, 6, 3, 2, 0b0_111_11),\n',
+        '        ElementFormat("fp6_e3m2", None, 6, 3, 2, 0b0_111_11),\n'
+        '        ElementFormat("fp5_e2m2", None, 5, 2, 2, 0b0_11_11),\n',
+        "test_docs.py::test_the_table_of_formats_is_the_packages",
+    ),
+    "Triton's kernels lack a mode": SourceMutant(
+        "aten_mx/backends/triton/elements.py",
+        "SCALE_MODES = range(4)",
+        "SCALE_MODES = range(3)",
+        "test_triton.py::test_the_kernels_have_every_scale_mode",
+    ),
+    "a mode has another number in C++": SourceMutant(
+        "aten_mx/csrc/aten/src/ATen/native/quantized/QuantizeMX.h",
+        '        "even",\n        2,\n',
+        '        "even",\n        4,\n',
+        "test_native_table.py",
+    ),
 }
 
 
@@ -110,7 +159,7 @@ MUTANTS = {
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the tests import, and their settings."""
     folder = tmp_path_factory.mktemp("mutants")
-    for name in ("aten_mx", "native_functions_patch", "examples", "tests"):
+    for name in ("aten_mx", "native_functions_patch", "examples", "tests", "docs", "rfc"):
         ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", folder)
