@@ -33,7 +33,8 @@ SCALAR_TYPES = {
 }
 # Payload dtype of the string overload: raw bytes where PyTorch has no complete dtype.
 PAYLOAD_DTYPES = {
-    name: SCALAR_TYPES[name] if fmt.bits == 8 else torch.uint8 for name, fmt in FORMATS.items()
+    name: SCALAR_TYPES.get(name, torch.uint8) if fmt.bits == 8 else torch.uint8
+    for name, fmt in FORMATS.items()
 }
 
 
@@ -53,7 +54,7 @@ def to_bits(tensor: torch.Tensor) -> Array:
 
 def to_payload(codes: Array, fmt: str, axis: int = -1) -> Array:
     """Codes as bytes of the op's output: two per byte for FP4."""
-    return pack_nibbles(codes, axis) if fmt == "fp4_e2m1" else codes
+    return pack_nibbles(codes, axis) if FORMATS[fmt].bits <= 4 else codes
 
 
 # --- rows --------------------------------------------------------------------------------------

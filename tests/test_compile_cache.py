@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from support import run_python
 
@@ -29,6 +30,7 @@ def run(package_parent: Path, cache: Path) -> str:
     )
 
 
+@pytest.mark.slow  # two processes that compile
 def test_a_changed_source_is_compiled_anew(tmp_path: Path) -> None:
     """Two sources of the package, one cache directory: each runs its own graph.
 

@@ -60,13 +60,18 @@ def ladder(dtype: str) -> Array:
 def boundaries() -> Array:
     """Every float32 exponent with the significands where a rule or a rounding changes, -+ one ulp.
 
-    They are the ties of one, two, three and six mantissa bits, the EVEN thresholds among them, and
-    the significands of the formats' maxima, where RCEIL changes.
+    They are the ties of each format's mantissa bits (of many bits a few), the EVEN thresholds among
+    them, and the significands of the formats' maxima, where RCEIL changes.
     """
     one = 1 << 23
-    ties = [odd * one >> (m + 1) for m in (1, 2, 3) for odd in range(1, 1 << (m + 1), 2)]
-    ties += [odd * one >> 7 for odd in (1, 3, 63, 65, 125, 127)]
-    maxima = [one // 2, one // 4 * 3, one // 8 * 7, one // 64 * 63]
+    ties = []
+    for m in sorted({fmt.mantissa_bits for fmt in FORMATS.values()}):
+        odd = range(1, 2 << m, 2)
+        middle = len(odd) // 2
+        few = odd if m <= 3 else (*odd[:2], *odd[middle - 1 : middle + 1], *odd[-2:])
+        ties += [number * one >> (m + 1) for number in few]
+    significands = {fmt.max_normal / 2.0**fmt.emax for fmt in FORMATS.values()}
+    maxima = [int((significand - 1) * one) for significand in significands]
     fractions = np.array(
         sorted({(f + step) % one for f in (0, *ties, *maxima) for step in (-1, 0, 1)})
     )

@@ -59,7 +59,7 @@ def test_dequantize_every_code(fmt: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("fmt", WITNESS)
 def test_dequantize_matches_ml_dtypes(fmt: str) -> None:
-    """A second witness that shares nothing with the oracle, for all but INT8."""
+    """A second witness that shares nothing with the oracle, for the formats that it has."""
     payload, codes, scale = every_code(fmt)
     q = to_tensor(payload, PAYLOAD_DTYPES[fmt])
     scale_tensor = to_tensor(scale, torch.float8_e8m0fnu)
@@ -85,6 +85,8 @@ def test_dequantize_at_scale_one(fmt: str) -> None:
     if fmt == "int8":
         np.testing.assert_array_equal(output, codes[0].astype(np.int8) / 64)
         return
+    if fmt not in WITNESS:
+        pytest.skip("ml_dtypes has no such format; the oracle's values are tested above")
     info = ml_dtypes.finfo(WITNESS[fmt])
     finite = output[np.isfinite(output)]
     assert finite.max() == info.max

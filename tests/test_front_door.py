@@ -14,6 +14,7 @@ from torch.nn.functional import SwizzleType as TorchSwizzleType
 import aten_mx
 from aten_mx import SwizzleType
 from aten_mx.reference import scaled_mm
+from aten_mx.scaling import unknown_mode_message
 
 X = torch.linspace(-3, 5, 256).reshape(4, 64)
 UNKNOWN_SWIZZLES = [2, -1, 1.5, "1", "SWIZZLE_32_4_4", None, [1], torch.int8]
@@ -44,10 +45,10 @@ def test_unknown_swizzle(swizzle: Any) -> None:
         scaled_mm(output, output.t(), scale, 3, scale.t(), 3, swizzle)
 
 
-@pytest.mark.parametrize("mode", [4, -1, 1.5, "flor", None, [1], (0, 1)], ids=repr)
+@pytest.mark.parametrize("mode", [99, -1, 1.5, "flor", None, [1], (0, 1)], ids=repr)
 def test_unknown_mode(mode: Any) -> None:
     """A list had the error of ``hash()``."""
-    text = re.escape(f"0 (floor), 1 (ceil), 2 (even), 3 (rceil), got {mode}")
+    text = re.escape(unknown_mode_message(mode))
     with pytest.raises(ValueError, match=text):
         aten_mx.quantize_mx(X, scale_calculation_mode=mode)
 

@@ -92,6 +92,7 @@ def test_aotinductor_calls_the_kernel(tmp_path: Path) -> None:
     assert run(PACKAGED, str(tmp_path / "model.pt2")) == [[3]]
 
 
+@pytest.mark.slow  # three processes that compile; test_registry.py has it within one
 def test_a_cache_on_disk_knows_the_registrations(tmp_path: Path) -> None:
     """Processes that share a cache directory, without and with a kernel, each run their own."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}

@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 from support import run_python
 
@@ -43,6 +44,7 @@ def test_the_internal_schemas_in_cpp_are_those_of_python() -> None:
     assert sorted(re.findall(r'"(\w+\(.*?)"', texts)) == sorted(schema.INTERNAL)
 
 
+@pytest.mark.slow  # compiles twice; what Python runs of a package is in test_export.py
 def test_a_package_runs_without_python(native_build: dict[str, str], tmp_path: Path) -> None:
     package, program = tmp_path / "model.pt2", tmp_path / "run_package"
     want = run_python(PACKAGE, str(package), **native_build)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DequantizeCase, QuantizeCase
+from cases import SCALAR_TYPES, DequantizeCase, QuantizeCase
 from cases_all import QUANTIZE_CASES
 from cases_dequantize import DEQUANTIZE_CASES
 from oracle import (
@@ -26,6 +26,8 @@ from oracle import (
     swizzle_scale,
 )
 from witness import WITNESS
+
+from aten_mx import ScaleCalculationMode, formats
 
 # specification.md, 2: bits, emax, max normal, min normal, min subnormal.
 TABLE = {
@@ -132,6 +134,8 @@ def test_shared_exponent_by_definition(fmt: str, mode: str) -> None:
             assert power - half_step / 2 <= a < 2 * power - half_step
         elif MODES[mode] == RCEIL:
             assert maximum * two ** (x - 1) < a <= maximum * two**x
+        else:
+            pytest.fail(f"no definition of {mode} here")
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -212,3 +216,11 @@ def test_swizzle_scale() -> None:
 
 def test_mode_numbers() -> None:
     assert (FLOOR, CEIL, EVEN, RCEIL) == (0, 1, 2, 3)
+
+
+def test_nothing_of_the_package_is_left_out() -> None:
+    """The tests of bytes go through the oracle's formats and modes, and through these dtypes."""
+    assert list(FORMATS) == list(formats.FORMATS)
+    assert MODES == {mode.name.lower(): mode.value for mode in ScaleCalculationMode}
+    dtypes = {name: fmt.dtype for name, fmt in formats.FORMATS.items() if fmt.dtype is not None}
+    assert dtypes == SCALAR_TYPES

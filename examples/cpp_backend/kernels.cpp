@@ -127,8 +127,9 @@ int rounding_addend(std::uint32_t significand, const Format& format, std::int64_
       const std::uint32_t of_max = (1u << m) | (format.max_code & ((1u << m) - 1));
       return significand > of_max << (kFraction - m);
     }
-    default:  // FLOOR
-      return 0;
+    default:
+      TORCH_INTERNAL_ASSERT(mode == 0, "not a scale mode of this backend: ", mode);
+      return 0;  // FLOOR
   }
 }
 

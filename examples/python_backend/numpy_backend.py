@@ -15,8 +15,8 @@ KEY = "CPU"  # an accelerator's would be "PrivateUse1", "XPU", ...
 
 
 def supports(self, dim, block_size, elem_format, mode, *, swizzle_type):
-    """Swizzled scales are left to the emulated kernel."""
-    return swizzle_type == 0
+    """Swizzled scales, and modes of later versions, are left to the emulated kernel."""
+    return swizzle_type == 0 and mode in (FLOOR, CEIL, EVEN, RCEIL)
 
 
 # override: the CPU may have the native kernel already.

@@ -20,6 +20,30 @@ constexpr bool kWide(int F, bool is_bfloat16) {
   return kMXFormats[F].mantissa_bits > 5 && !is_bfloat16;
 }
 
+// Whether every scale mode gives such a half the exponent of the float32: in
+// two binades, with the lower halves between which a threshold would be missed.
+template <int F>
+constexpr bool modes_hold_in_halves() {
+  constexpr const MXFormat& format = kMXFormats[F];
+  constexpr int lower_halves[] = {0, 1, 0xFFFF};
+  for (const auto& mode : kMXScaleModes) {
+    const MXScaleRule rule(mode, format);
+    for (int upper = 127 << 7; upper < 129 << 7; ++upper) {
+      for (const int lower : lower_halves) {
+        const bool is_lost = kWide(F, false) && lower != 0; // not a bfloat16
+        const int half = upper | (lower != 0 ? 1 : 0);
+        const int bits = upper << 16 | lower;
+        if (!is_lost &&
+            rule.biased_exponent<7>(half, format) !=
+                rule.biased_exponent<kFraction>(bits, format)) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
 // Scales of 32 blocks at once. A block is special where the fast encoding does
 // not hold: NaN or Inf in it, or a scale so low that subnormals count.
 struct Scales {
@@ -30,6 +54,7 @@ struct Scales {
 template <int F>
 inline Scales scales_of_words(__m512i amax, MXScaleRule rule) {
   using E = Encoding<F, 7>;
+  static_assert(modes_hold_in_halves<F>());
   const auto finite = _mm512_min_epu16(amax, words((kInf >> 16) - 1));
   const auto exponent = rule.biased_exponent<7>(Words{finite}, E::format);
   const auto byte = _mm512_min_epi16(

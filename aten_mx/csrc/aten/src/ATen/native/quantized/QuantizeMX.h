@@ -160,8 +160,9 @@ struct MXScaleRule {
       : addend(mode.addend(format, 23)) {}
 
   // X + 127 before it is clamped. The fraction field of amax has the upper
-  // fraction_bits of float32's 23; where a subnormal amax counts, its exponent
-  // field is what it would be in a wider format: zero or negative.
+  // fraction_bits of float32's 23, and what was cut off sets its last bit.
+  // Where a subnormal amax counts, its exponent field is what it would be in a
+  // wider format: zero or negative. All Bits have +, & and >> with an int.
   template <int fraction_bits, typename Bits>
   constexpr Bits biased_exponent(const Bits& amax, const MXFormat& format)
       const {
