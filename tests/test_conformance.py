@@ -17,6 +17,7 @@ from telling_kernels import registered
 import aten_mx
 from aten_mx import emulated
 from aten_mx.__main__ import main
+from aten_mx.formats import FORMATS
 from aten_mx.testing import CHECKS, Result, check_kernel
 from aten_mx.testing.golden import read_vectors
 from aten_mx.testing.graph_checks import flushed_subnormals
@@ -226,4 +227,4 @@ def test_a_reused_output_is_caught() -> None:
         report = check_kernel("cpu", ["quantize_mx"], checks=["fresh_outputs"])
     finally:
         handle.unregister()
-    assert len(report.failures) == len(report.results) == 6
+    assert len(report.failures) == len(report.results) == len(FORMATS)

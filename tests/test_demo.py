@@ -33,8 +33,8 @@ def expected_row(blocks: NDArray[np.float64], name: str, mode: str) -> dict[str,
     error = np.abs(blocks - dequantize(codes, scale, 32, name))
     size = np.abs(blocks)
     element = size / np.ldexp(1.0, scale.astype(int) - E8M0_BIAS)
-    # The smallest normal element; INT8, which has none, counts from a half.
-    counted = element >= (2.0 ** (1 - fmt.bias) if fmt.exponent_bits else 0.5)
+    # The smallest normal element; a format with one binade of normals, or none, counts from a half.
+    counted = element >= (2.0 ** (1 - fmt.bias) if fmt.exponent_bits > 1 else 0.5)
     nonzero = size.max(-1) > 0
     return {
         "bits_per_value": fmt.bits + 8 / 32,
