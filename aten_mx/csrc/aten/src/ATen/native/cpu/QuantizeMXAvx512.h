@@ -4,6 +4,8 @@
 
 #include <ATen/native/cpu/QuantizeMXLanesAvx512.h>
 
+#include <bit>
+
 namespace at::native {
 namespace {
 
@@ -204,14 +206,27 @@ inline __m512i pack_words(__m512i a, __m512i b) {
 // wrong, which is harmless.
 constexpr int64_t kPrefetchGroups = 2;
 
-template <_mm_hint hint, typename Raw>
+enum class Prefetch {
+  once,
+  nearest,
+  near
+};
+
+template <Prefetch level, typename Raw>
 inline void prefetch(const Raw* source, int64_t elements_ahead) {
   // An integer, as the address may lie beyond the tensor.
   const auto address =
       reinterpret_cast<uintptr_t>(source) + elements_ahead * sizeof(Raw);
   // 32 elements are one line of 16-bit numbers, two of float32.
   for (size_t line = 0; line < 32 * sizeof(Raw); line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(address + line), hint);
+    const auto* target = reinterpret_cast<const char*>(address + line);
+    if constexpr (level == Prefetch::once) {
+      _mm_prefetch(target, _MM_HINT_NTA);
+    } else if constexpr (level == Prefetch::nearest) {
+      _mm_prefetch(target, _MM_HINT_T0);
+    } else {
+      _mm_prefetch(target, _MM_HINT_T1);
+    }
   }
 }
 
@@ -251,7 +266,7 @@ void quantize_group(
   store_divisors<F, wide>(scales.bytes, divisors);
 
   const auto codes = [&](int i) {
-    prefetch<_MM_HINT_NTA>(inputs[i], kPrefetchGroups * kGroup * 32);
+    prefetch<Prefetch::once>(inputs[i], kPrefetchGroups * kGroup * 32);
     if constexpr (wide) {
       const auto factor = _mm512_set1_ps(c10::bit_cast<float>(divisors[i]));
       const auto pair = load_wide<In>(inputs[i]);
@@ -287,10 +302,10 @@ void quantize_group(
   }
   for (auto special = static_cast<uint32_t>(scales.special); special != 0;
        special &= special - 1) {
-    const int i = __builtin_ctz(special);
+    const int i = std::countr_zero(special);
     constexpr int bytes = 32 / format.codes_per_byte();
     scale[i] =
-        quantize_block<F, In>(inputs[i], 1, 32, rule, payload + i * bytes);
+        quantize_block<In>(inputs[i], 1, 32, format, rule, payload + i * bytes);
   }
 }
 

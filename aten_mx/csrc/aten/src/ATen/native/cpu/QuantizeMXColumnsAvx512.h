@@ -4,7 +4,7 @@
 // than the innermost one of memory.
 
 #include <ATen/native/cpu/QuantizeMXAvx512.h>
-#include <ATen/native/cpu/QuantizeMXJob.h>
+#include <ATen/native/cpu/QuantizeMXTiling.h>
 
 #include <algorithm>
 
@@ -114,9 +114,9 @@ struct Columns {
           const int this_row = row * per_byte + i;
           const auto* next = across ? input.at(this_row, s + strips)
                                     : input.at(this_row + 32, s);
-          constexpr auto hint = across ? _MM_HINT_T0 : _MM_HINT_T1;
-          prefetch<hint>(next, 0);
-          prefetch<hint>(next, 32);
+          constexpr auto level = across ? Prefetch::nearest : Prefetch::near;
+          prefetch<level>(next, 0);
+          prefetch<level>(next, 32);
         }
         codes[block * block_bytes + row][s / 2] = payload(input, row, s);
       }
@@ -288,10 +288,11 @@ void quantize_columns(
     for (int c = 0; c < blocks; ++c) {
       uint8_t byte = columns.scale[c][column];
       if (columns.special[c][column / 32] >> (column % 32) & 1) {
-        byte = quantize_block<F, In>(
+        byte = quantize_block<In>(
             base + c * 32 * job.stride + column,
             job.stride,
             32,
+            kMXFormats[F],
             job.rule,
             job.payload + (block + c) * block_bytes);
       }

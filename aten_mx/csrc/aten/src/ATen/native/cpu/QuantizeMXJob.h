@@ -11,10 +11,9 @@
 namespace at::native {
 namespace {
 
-// Rows of the output, and bytes of each, that are made together where the input
-// is not contiguous along dim: there a cache line holds elements of several
-// rows.
-constexpr int64_t kTileRows = 64;
+// Elements a thread should have at least; at::internal::GRAIN_SIZE is for
+// kernels that do one operation on each.
+constexpr int64_t kGrainElements = 16384;
 
 // The dimensions other than dim, in their order; a row is one index of them.
 struct Rows {
@@ -141,19 +140,6 @@ template <int F>
 constexpr int64_t payload_bytes(int64_t elements) {
   return elements / kMXFormats[F].codes_per_byte();
 }
-
-// Where dim is not the innermost dimension of the input, the rows that lie side
-// by side in memory are worked on together: rows first + i * row_step for i in
-// [0, count), whose inputs are row_stride apart.
-struct Tile {
-  int64_t offset;
-  int64_t row_stride;
-  int64_t first;
-  int64_t row_step;
-  int64_t count;
-  int64_t block_begin;
-  int64_t block_end;
-};
 
 } // namespace
 } // namespace at::native

@@ -14,6 +14,25 @@ namespace {
 
 #if defined(CPU_CAPABILITY_AVX512)
 
+// Templates take a format as its position F in the table.
+
+// The numbers that encoding needs. A float's bits are shifted so that the
+// exponent field counts from the smallest power of two that can still round to
+// a nonzero code, "base" below the block's scale; codes without a leading one
+// are those whose field is below "first_normal".
+template <int F, int fraction>
+struct Encoding {
+  static constexpr const MXFormat& format = kMXFormats[F];
+  static constexpr int mantissa = format.mantissa_bits;
+  static constexpr int base = format.bias() + mantissa;
+  static constexpr int first_normal = mantissa + 1;
+  // Room for the bits that denormalising shifts out. A lane of 16 or 32 bits
+  // then holds the code in its top byte, with the bits to round off below.
+  static constexpr int spare = mantissa + 1;
+  static constexpr int max = ((format.emax() + base) << fraction) |
+      (format.max_mantissa() << (fraction - mantissa));
+};
+
 inline __m512i words(int x) {
   return _mm512_set1_epi16(static_cast<short>(x));
 }
