@@ -11,107 +11,184 @@
 namespace at::native {
 namespace {
 
-// The same block of a tile's rows.
+// A tile: blocks of kTileRows rows, made line by line; a line has an element of
+// each row. Its codes are kept until whole cache lines of payload can be
+// written: rows are often a power of two apart, and then compete for few sets
+// of the first cache.
 template <typename In, Payload kind>
-struct TileBlock {
+struct TileWork {
   using raw = typename In::raw;
   static constexpr int rows = kTileRows;
   static constexpr int per_byte = kind == Payload::nibbles ? 2 : 1;
-  static constexpr int max_bytes = 64; // of a block, kept before they turn
+  static constexpr int registers = rows / Lanes::size;
+  static constexpr int max_bytes = kTileBytes;
+  static constexpr int max_kept = 32;
 
+  const QuantizeJob& job;
   const MXFormat& format;
-  MXScaleRule rule;
-  MXEncoding e;
-  int64_t stride; // between the elements of a block
-  int64_t row_stride;
-  int64_t block_size;
-  int count; // rows, kTileRows at most
-  const raw* input;
+  const Tile& tile;
+  const MXEncoding e;
+  const int count;
+  const raw* input = nullptr; // of the block
+  uint8_t* output = nullptr; // of the first row
+  int64_t pitch = 0; // of rows of the payload
+  int filled = 0; // bytes of a row in "codes"
 
   uint8_t scale[rows];
   alignas(64) int offset[rows];
+  alignas(64) int kept[max_kept][rows]; // float32 bits of the first lines
   alignas(64) uint8_t codes[max_bytes][rows];
 
-  // Element k of each row, with zeros for rows that are not there.
-  const raw* line(int64_t k, raw (&copy)[rows]) const {
-    const raw* first = input + k * stride;
-    if (row_stride == 1 && count == rows) {
-      return first;
+  TileWork(const QuantizeJob& job, const MXFormat& format, const Tile& tile)
+      : job(job),
+        format(format),
+        tile(tile),
+        e(format),
+        count(static_cast<int>(tile.count)) {}
+
+  // Float32 bits of element k of each row, with zeros for rows that are not
+  // there.
+  void read_line(int64_t k, Lanes (&x)[registers]) const {
+    const raw* line = input + k * job.stride;
+    raw copy[rows] = {};
+    if (tile.row_stride != 1 || count != rows) {
+      for (int i = 0; i < count; ++i) {
+        copy[i] = line[i * tile.row_stride];
+      }
+      line = copy;
     }
-    for (int i = 0; i < count; ++i) {
-      copy[i] = first[i * row_stride];
+    for (int i = 0; i < registers; ++i) {
+      x[i] = load_bits<In>(line + i * Lanes::size);
     }
-    return copy;
   }
 
   uint64_t find_scales() {
-    alignas(64) int amax[rows] = {};
-    raw copy[rows] = {};
-    for (int64_t k = 0; k < block_size; ++k) {
-      const raw* elements = line(k, copy);
-      for (int i = 0; i < rows; i += Lanes::size) {
-        const auto magnitude = load_bits<In>(elements + i) & kMagnitude;
-        max(Lanes::load(amax + i), magnitude).store(amax + i);
+    Lanes amax[registers];
+    std::fill(amax, amax + registers, Lanes::all(0));
+    for (int64_t k = 0; k < job.block_size; ++k) {
+      Lanes x[registers];
+      read_line(k, x);
+      for (int i = 0; i < registers; ++i) {
+        amax[i] = max(amax[i], x[i] & kMagnitude);
+        if (k < max_kept) {
+          x[i].store(kept[k] + i * Lanes::size);
+        }
       }
     }
-    const auto special = scales_of(amax, rows, format, e, rule, scale, offset);
+    alignas(64) int magnitudes[rows];
+    for (int i = 0; i < registers; ++i) {
+      amax[i].store(magnitudes + i * Lanes::size);
+    }
+    const auto special =
+        scales_of(magnitudes, rows, format, e, job.rule, scale, offset);
     return count == rows ? special : special & ((uint64_t{1} << count) - 1);
   }
 
-  // A byte of each row.
-  void encode_line(int64_t byte, uint8_t* out) const {
-    constexpr bool is_signed = kind == Payload::twos_complement;
-    raw copies[per_byte][rows] = {};
-    const raw* elements[per_byte];
-    for (int k = 0; k < per_byte; ++k) {
-      elements[k] = line(byte * per_byte + k, copies[k]);
-    }
-    constexpr int registers = 32 / Lanes::size;
-    for (int first = 0; first < rows; first += 32) {
-      Lanes x[registers];
+  void encode_line(int64_t k, Lanes (&x)[registers]) const {
+    if (k < max_kept) {
       for (int i = 0; i < registers; ++i) {
-        const int row = first + i * Lanes::size;
-        const auto code = [&](int k) {
-          const auto bits = load_bits<In>(elements[k] + row);
-          const auto w = (bits & kMagnitude) - Lanes::load(offset + row);
-          return with_sign<is_signed>(encode(w, e), bits, e);
-        };
-        x[i] = code(0);
-        if constexpr (per_byte == 2) {
-          x[i] = x[i] | (code(1) << 4);
-        }
+        x[i] = Lanes::load(kept[k] + i * Lanes::size);
       }
-      store_bytes<Float32>(x, out + first); // the order of load_bits
+    } else {
+      read_line(k, x);
+    }
+    constexpr bool is_signed = kind == Payload::twos_complement;
+    for (int i = 0; i < registers; ++i) {
+      const auto w =
+          (x[i] & kMagnitude) - Lanes::load(offset + i * Lanes::size);
+      x[i] = with_sign<is_signed>(encode(w, e), x[i], e);
     }
   }
 
-  void put_payload(uint8_t* payload, int64_t pitch) {
-    const int64_t block_bytes = block_size / per_byte;
-    for (int64_t begin = 0; begin < block_bytes; begin += max_bytes) {
-      const auto bytes =
-          static_cast<int>(std::min<int64_t>(max_bytes, block_bytes - begin));
-      for (int k = 0; k < bytes; ++k) {
-        encode_line(begin + k, codes[k]);
+  // A byte of each row.
+  void encode_byte(int64_t byte, uint8_t* out) const {
+    Lanes x[registers];
+    encode_line(byte * per_byte, x);
+    if constexpr (per_byte == 2) {
+      Lanes odd[registers];
+      encode_line(byte * 2 + 1, odd);
+      for (int i = 0; i < registers; ++i) {
+        x[i] = x[i] | (odd[i] << 4);
       }
-      for (int row = 0; row < count; row += 16) {
-        for (int k = 0; k < bytes; k += 16) {
-          put_square(row, k, bytes, payload + row * pitch + begin + k, pitch);
-        }
-      }
+    }
+    for (int first = 0; first < registers; first += 32 / Lanes::size) {
+      Lanes run[32 / Lanes::size];
+      std::copy_n(x + first, 32 / Lanes::size, run);
+      store_bytes<Float32>(run, out + first * Lanes::size); // in their order
     }
   }
 
-  void put_square(int row, int k, int bytes, uint8_t* out, int64_t pitch) {
-    const int height = std::min(16, count - row);
-    const int width = std::min(16, bytes - k);
-    if (height == 16 && width == 16) {
-      transpose_16<Bytes>(&codes[k][row], rows, out, pitch);
-      return;
+  void put_codes() {
+    for (int row = 0; row < count; row += 16) {
+      for (int k = 0; k < filled; k += 16) {
+        uint8_t* out = output + row * pitch + k;
+        const int height = std::min(16, count - row);
+        const int width = std::min(16, filled - k);
+        if (height == 16 && width == 16) {
+          transpose_16<Bytes>(&codes[k][row], rows, out, pitch);
+        } else {
+          uint8_t square[16][16];
+          transpose_16<Bytes>(&codes[k][row], rows, square[0], 16);
+          for (int i = 0; i < height; ++i) {
+            std::memcpy(out + i * pitch, square[i], width);
+          }
+        }
+      }
     }
-    uint8_t square[16][16];
-    transpose_16<Bytes>(&codes[k][row], rows, square[0], 16);
-    for (int i = 0; i < height; ++i) {
-      std::memcpy(out + i * pitch, square[i], width);
+    output += filled;
+    filled = 0;
+  }
+
+  // What the vector code left out, after the payload has been written.
+  void mend_blocks(
+      int64_t block,
+      uint64_t special,
+      uint8_t* payload,
+      const raw* elements) {
+    for (; special != 0; special &= special - 1) {
+      const int i = std::countr_zero(special);
+      const uint8_t byte = quantize_block<In>(
+          elements + i * tile.row_stride,
+          job.stride,
+          job.block_size,
+          format,
+          job.rule,
+          payload + i * pitch);
+      job.put_scale(block + i * tile.row_step * job.blocks_per_row, byte);
+    }
+  }
+
+  void run() {
+    const int64_t bytes = job.block_size / per_byte;
+    const int64_t first = tile.first * job.blocks_per_row;
+    const int64_t step = tile.row_step * job.blocks_per_row;
+    const auto* base = static_cast<const raw*>(job.input) + tile.offset;
+    const auto blocks = tile.block_end - tile.block_begin;
+    pitch = step * bytes;
+    output = job.payload + (first + tile.block_begin) * bytes;
+    uint64_t special[kTileBytes];
+    for (int64_t c = 0; c < blocks; ++c) {
+      const int64_t block = first + tile.block_begin + c;
+      input = base + (tile.block_begin + c) * job.block_size * job.stride;
+      special[c] = find_scales();
+      for (int i = 0; i < count; ++i) {
+        job.put_scale(block + i * step, scale[i]);
+      }
+      for (int64_t byte = 0; byte < bytes; ++byte) {
+        encode_byte(byte, codes[filled]);
+        if (++filled == max_bytes) {
+          put_codes();
+        }
+      }
+    }
+    put_codes();
+    for (int64_t c = 0; c < blocks; ++c) {
+      const int64_t block = first + tile.block_begin + c;
+      mend_blocks(
+          block,
+          special[c],
+          job.payload + block * bytes,
+          base + (tile.block_begin + c) * job.block_size * job.stride);
     }
   }
 };
@@ -121,41 +198,7 @@ void quantize_tile(
     const QuantizeJob& job,
     const MXFormat& format,
     const Tile& tile) {
-  const int64_t bytes = job.block_size / format.codes_per_byte();
-  const auto* base =
-      static_cast<const typename In::raw*>(job.input) + tile.offset;
-  TileBlock<In, kind> block{
-      format,
-      job.rule,
-      MXEncoding(format),
-      job.stride,
-      tile.row_stride,
-      job.block_size,
-      static_cast<int>(tile.count),
-      nullptr,
-      {},
-      {},
-      {}};
-  for (int64_t c = tile.block_begin; c < tile.block_end; ++c) {
-    const int64_t first = tile.first * job.blocks_per_row + c;
-    const int64_t step = tile.row_step * job.blocks_per_row;
-    block.input = base + c * job.block_size * job.stride;
-    auto special = block.find_scales();
-    block.put_payload(job.payload + first * bytes, step * bytes);
-    for (; special != 0; special &= special - 1) {
-      const int i = std::countr_zero(special);
-      block.scale[i] = quantize_block<In>(
-          block.input + i * tile.row_stride,
-          job.stride,
-          job.block_size,
-          format,
-          job.rule,
-          job.payload + (first + i * step) * bytes);
-    }
-    for (const auto i : c10::irange(tile.count)) {
-      job.put_scale(first + i * step, block.scale[i]);
-    }
-  }
+  TileWork<In, kind>(job, format, tile).run();
 }
 
 } // namespace

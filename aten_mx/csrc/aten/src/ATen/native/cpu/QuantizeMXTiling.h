@@ -13,6 +13,7 @@ namespace {
 // is not contiguous along dim: there a cache line holds elements of several
 // rows.
 constexpr int64_t kTileRows = 64;
+constexpr int64_t kTileBytes = 128;
 
 // Where dim is not the innermost dimension of the input, the rows that lie side
 // by side in memory are worked on together: rows first + i * row_step for i in
@@ -30,7 +31,7 @@ struct Tile {
 // How large tiles are.
 struct Tiling {
   int64_t rows = kTileRows;
-  int64_t bytes = kTileRows; // of a row's payload
+  int64_t bytes = kTileBytes; // of a row's payload
   int64_t panel = 1; // tiles side by side before those below
 };
 
