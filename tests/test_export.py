@@ -194,7 +194,7 @@ torch.save(results, folder + "/out.pt")
 """
 
 
-@pytest.mark.parametrize("kind", ["export", "aoti"])
+@pytest.mark.parametrize("kind", ["export", pytest.param("aoti", marks=pytest.mark.slow)])
 def test_saved_and_run_in_a_fresh_process(kind: str, tmp_path: Path) -> None:
     program = export()
     if kind == "export":

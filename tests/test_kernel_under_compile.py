@@ -81,7 +81,9 @@ def run(program: str, *arguments: str, **environment: str) -> list[list[int]]:
     return [[int(word) for word in line.split()] for line in output.splitlines()]
 
 
-@pytest.mark.parametrize("order", ["package first", "inductor first"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("package first", marks=pytest.mark.slow), "inductor first"]
+)
 def test_the_kernel_is_called(order: str) -> None:
     """Without a kernel the emulated one is inlined; with one it runs once, by either overload."""
     assert run(IMPORT_ORDER, order) == [[0], [1, 1], [0]]
