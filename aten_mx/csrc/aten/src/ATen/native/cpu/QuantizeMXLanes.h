@@ -11,7 +11,8 @@
 //                store_bytes and store_nibbles of the same dtype;
 //   store_bytes: the low byte of each lane; the numbers fit in it;
 //   store_nibbles: the low four bits of each lane, two in a byte;
-//   transpose_16: 16 x 16 bytes.
+//   load_bytes and store_values: the way back;
+// and Bytes, 16 of them, for QuantizeMXTranspose.h.
 
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
 #include <ATen/native/cpu/QuantizeMXLanesAvx2.h>
