@@ -204,12 +204,15 @@ void quantize_tiled(const QuantizeJob& job, const MXFormat& format) {
     return;
   }
 #endif
+  // Tiles follow each other across a page of memory, then down the blocks.
+  Tiling tiling;
+  tiling.panel = 4096 / (kTileRows * sizeof(typename In::raw));
   with_payload(format, [&](auto kind) {
     for_each_tile(
         job,
         format,
         inner,
-        Tiling{},
+        tiling,
         [&](int64_t begin, int64_t end, const auto& tile_at) {
           for (const auto index : c10::irange(begin, end)) {
             quantize_tile<In, kind>(job, format, tile_at(index));

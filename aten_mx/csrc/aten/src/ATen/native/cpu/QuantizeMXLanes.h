@@ -12,6 +12,7 @@
 //   store_bytes: the low byte of each lane; the numbers fit in it;
 //   store_nibbles: the low four bits of each lane, two in a byte;
 //   load_bytes and store_values: the way back;
+//   prefetch_line: a hint to fetch a cache line, which may not be there;
 // and Bytes, 16 of them, for QuantizeMXTranspose.h.
 
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)

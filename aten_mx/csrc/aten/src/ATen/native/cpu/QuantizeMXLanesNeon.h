@@ -173,6 +173,10 @@ inline void store_values(const Lanes (&x)[n], ToFloat16, uint16_t* out) {
   }
 }
 
+inline void prefetch_line(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address));
+}
+
 struct Bytes {
   uint8x16_t r;
 

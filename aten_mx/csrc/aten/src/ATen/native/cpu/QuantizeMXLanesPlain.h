@@ -150,6 +150,8 @@ inline void store_values(const Lanes (&x)[n], Out, typename Out::raw* out) {
   }
 }
 
+inline void prefetch_line(uintptr_t /*address*/) {}
+
 struct Bytes {
   uint8_t bytes[16];
 

@@ -213,6 +213,10 @@ inline void store_values(const Lanes (&x)[n], ToFloat16, uint16_t* out) {
   }
 }
 
+inline void prefetch_line(uintptr_t address) {
+  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T0);
+}
+
 struct Bytes {
   __m128i r;
 
