@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -27,6 +29,7 @@ def test_export_mx_model(tmp_path: Path) -> None:
     assert saved.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_export_mx_model_reports_different_bytes(tmp_path: Path) -> None:
     """The comparison can fail: with a consumer that changes the result, the exit code is 1."""
     source = (EXAMPLES / "export_mx_model.py").read_text()
