@@ -211,6 +211,53 @@ def test_cxx_that_is_no_compiler_is_named(
     assert capsys.readouterr().err == f"cannot run: {caught.value}\n"
 
 
+def test_flags_of_the_user_come_before_those_that_the_bytes_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str]) -> None:
+        commands.append(command)
+        Path(command[command.index("-o") + 1]).touch()
+
+    monkeypatch.setenv("CXXFLAGS", "-g '-DNAME=a b' -ffast-math")
+    monkeypatch.setenv("LDFLAGS", "-Wl,--as-needed")
+    monkeypatch.setattr(build, "_run", run)
+    build.compile_library(["c++"], tmp_path / "library.so", lambda line: None)
+    for command in commands:
+        assert command[:4] == ["c++", "-g", "-DNAME=a b", "-ffast-math"]
+        assert command.index("-ffast-math") < command.index("-fno-fast-math")
+        assert ("-Wl,--as-needed" in command) == ("-shared" in command)
+    assert sum("-shared" in command for command in commands) == 1
+
+
+@pytest.mark.parametrize("variable", ["CXXFLAGS", "LDFLAGS"])
+def test_flags_that_cannot_be_read_are_named(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "-g '")
+    with pytest.raises(
+        build.BuildError, match=rf"^{variable} is no command line .*, got \"-g '\"$"
+    ):
+        build.words(variable)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "named"),
+    [
+        ("Darwin", "arm64", "Linux on x86-64 and AArch64, not for Darwin arm64"),
+        ("Windows", "AMD64", "not for Windows AMD64; the emulated kernel answers there"),
+    ],
+)
+def test_another_system_is_named(
+    system: str, machine: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build.platform, "system", lambda: system)
+    monkeypatch.setattr(build.platform, "machine", lambda: machine)
+    with pytest.raises(build.BuildError, match=re.escape(named)):
+        build.compiler_command()
+
+
 def test_both_builds_take_each_source_from_one_description() -> None:
     ours = {unit.source for unit in recipe.units(build._sources())}
     core = {f.source for f in manifest.new_files() if f.source.suffix == ".cpp"}

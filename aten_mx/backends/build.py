@@ -19,7 +19,15 @@ import torch
 
 from aten_mx import environment
 from aten_mx.backends.library import publish
-from aten_mx.backends.recipe import DEFINITIONS, FLAGS, LIBRARIES, Unit, units
+from aten_mx.backends.recipe import (
+    DEFINITIONS,
+    FLAGS,
+    IS_AARCH64,
+    IS_X86,
+    LIBRARIES,
+    Unit,
+    units,
+)
 
 _CSRC = Path(__file__).parents[1] / "csrc"
 _ATEN = _CSRC / "aten" / "src"
@@ -66,7 +74,7 @@ def compile_library(command: list[str], target: Path, report: Callable[[str], No
             include = Path(torch.__file__).parent / "include"
             paths = (f"-I{_ATEN}", f"-isystem{include}")
             files = ("-c", str(unit.source), "-o", str(output))
-            _run([*command, *_flags(), *unit.flags, *paths, *files])
+            _run([*command, *words("CXXFLAGS"), *_flags(), *unit.flags, *paths, *files])
             report(f"  {unit.name} ({time.monotonic() - started:.0f} s)")
             return output
 
@@ -75,7 +83,8 @@ def compile_library(command: list[str], target: Path, report: Callable[[str], No
         library = directory / target.name
         # No rpath: torch is loaded before the library is.
         link = (f"-L{Path(torch.__file__).parent / 'lib'}", *LIBRARIES)
-        _run([*command, *_flags(), "-shared", *map(str, objects), "-o", str(library), *link])
+        inputs = (*map(str, objects), *link, *words("LDFLAGS"))
+        _run([*command, *words("CXXFLAGS"), *_flags(), "-shared", "-o", str(library), *inputs])
         publish(library, target)
     report(f"built in {time.monotonic() - started:.0f} s: {target}")
 
@@ -86,10 +95,10 @@ def compiler_command() -> list[str]:
     Raises:
         BuildError: another machine, or no compiler.
     """
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    if platform.system() != "Linux" or not (IS_X86 or IS_AARCH64):
         raise BuildError(
-            f"the native CPU kernel is for x86-64 Linux, not for {platform.system()} "
-            f"{platform.machine()}; the emulated kernel answers there"
+            "the native CPU kernel is for Linux on x86-64 and AArch64, not for "
+            f"{platform.system()} {platform.machine()}; the emulated kernel answers there"
         )
     return compiler()
 
@@ -101,10 +110,7 @@ def compiler() -> list[str]:
         BuildError: it cannot be read, or names a program that is not there.
     """
     wanted = os.environ.get("CXX", "")
-    try:
-        command = shlex.split(wanted) or ["g++"]
-    except ValueError as error:
-        raise BuildError(f"CXX is no command line ({error}), got {wanted!r}") from None
+    command = words("CXX") or ["g++"]
     program = shutil.which(command[0])
     if program is None:
         received = f"; CXX is {wanted!r}" if wanted.strip() else ""
@@ -113,6 +119,19 @@ def compiler() -> list[str]:
             "(Debian and Ubuntu: apt install g++), or set CXX to another compiler"
         )
     return [program, *command[1:]]
+
+
+def words(name: str) -> list[str]:
+    """``CXX``, ``CXXFLAGS`` or ``LDFLAGS``, as make takes them; empty means unset.
+
+    Raises:
+        BuildError: it cannot be read.
+    """
+    value = os.environ.get(name, "")
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise BuildError(f"{name} is no command line ({error}), got {value!r}") from None
 
 
 def _run(command: list[str]) -> None:

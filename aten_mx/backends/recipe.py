@@ -14,24 +14,42 @@ from typing import NamedTuple
 import torch
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
+IS_AARCH64 = platform.machine() in ("aarch64", "arm64")
+
 
 # DispatchStub chooses among these at run time. Both lists are PyTorch's (aten/src/ATen/
 # CMakeLists.txt and cmake/Codegen.cmake): with other definitions libtorch's DispatchStub has
 # another signature, and the library does not load.
-_CAPABILITIES = {
-    "DEFAULT": (),
-    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
-    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
-}
+def _capabilities() -> dict[str, tuple[str, ...]]:
+    if IS_X86:
+        return {
+            "DEFAULT": (),
+            "AVX2": ("-mavx2", "-mfma", "-mf16c"),
+            "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+        }
+    if IS_AARCH64:
+        # Which there are depends on the release. The vectors are NEON's in each of them.
+        stub = Path(torch.__file__).parent / "include/ATen/native/DispatchStub.h"
+        text = stub.read_text()
+        return {name: () for name in ("DEFAULT", "SVE128", "SVE256") if name in text}
+    return {"DEFAULT": ()}
+
+
+_OF_THE_MACHINE: tuple[str, ...] = ()
+if IS_X86:
+    _OF_THE_MACHINE = ("-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION")
+elif IS_AARCH64 and platform.system() == "Linux":
+    _OF_THE_MACHINE = ("-DHAVE_SVE_CPU_DEFINITION",)
 DEFINITIONS = (
-    *(("-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION") if IS_X86 else ()),
+    *_OF_THE_MACHINE,
     "-DAT_PER_OPERATOR_HEADERS",
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 )
 FLAGS = (
     *("-std=c++20", "-O3", "-fPIC", "-fopenmp", "-DNDEBUG"),
-    # As PyTorch compiles its CPU kernels. With contraction a result would depend on FMA.
-    "-ffp-contract=off",
+    # As PyTorch compiles its CPU kernels. With contraction a result would depend on FMA. Both come
+    # after a user's CXXFLAGS, of which no byte may depend.
+    *("-ffp-contract=off", "-fno-fast-math"),
     # Without alignment the kernel along dim=0 took up to twice as long, depending on the format and
     # on the addresses of its loops.
     *("-falign-functions=64", "-falign-loops=64"),
@@ -59,7 +77,7 @@ def units(sources: Iterable[Path]) -> list[Unit]:
 
     The longest come first, so that the last one to finish is a short one.
     """
-    capabilities = _CAPABILITIES if IS_X86 else {"DEFAULT": ()}
+    capabilities = _capabilities()
     kernels: list[Unit] = []
     others: list[Unit] = []
     for source in sources:
