@@ -1,11 +1,12 @@
 #pragma once
 
-// Included by QuantizeMXKernel.cpp alone, once for each instruction set:
-// numbers, dtypes, and one block in portable code.
+// Included by QuantizeMXKernel.cpp alone, once for each instruction set: how a
+// number is encoded, and one block in portable code.
 //
 // All arithmetic that decides a code or a scale is on integers, or in float32
-// steps that are exact and meet no subnormal. So neither flush-to-zero nor the
-// instruction set nor the number of threads can change a byte.
+// steps that meet no subnormal and are exact or one rounding to even. So
+// neither flush-to-zero nor the instruction set nor the number of threads can
+// change a byte.
 
 #include <ATen/native/cpu/QuantizeMXNumbers.h>
 #include <ATen/native/quantized/QuantizeMX.h>
