@@ -127,7 +127,8 @@ def test_formats_with_dynamic_sizes(formats: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)],
+    [torch.bfloat16]
+    + [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float32, torch.float16)],
     ids=str,
 )
 def test_dims_and_input_dtypes(dtype: torch.dtype) -> None:

@@ -182,6 +182,7 @@ told()
 """
 
 
+@pytest.mark.slow  # compiles five times; test_kernel_under_compile.py has it once by default
 def test_registering_changes_what_compiled_code_runs() -> None:
     """Without a reset by the user: inlined, then the kernel, another, and back."""
     said = run_python(COMPILED, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1").split()
