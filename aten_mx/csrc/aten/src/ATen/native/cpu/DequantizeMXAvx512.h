@@ -22,7 +22,7 @@ struct Lookup {
     std::array<uint16_t, entries> table{};
     for (int i = 0; i < entries; ++i) {
       // Above a code's bits: whatever lies there in the index.
-      table[i] = static_cast<uint16_t>(kValues<F>[i] >> 16);
+      table[i] = static_cast<uint16_t>(kValues[F][i] >> 16);
     }
     return table;
   }

@@ -48,9 +48,6 @@ constexpr std::array<uint32_t, 256> make_values() {
   return values;
 }
 
-template <int F>
-inline constexpr std::array<uint32_t, 256> kValues = make_values<F>();
-
 // Bits of value * 2^(scale - 127), exact or Inf; scale isn't NaN.
 inline uint32_t scaled_bits(uint32_t value, int scale) {
   const uint32_t magnitude = value & kMagnitude;
@@ -71,13 +68,13 @@ inline uint32_t scaled_bits(uint32_t value, int scale) {
 }
 
 template <int... positions>
-constexpr auto make_all_values(std::integer_sequence<int, positions...>) {
+constexpr auto make_all(std::integer_sequence<int, positions...>) {
   return std::array{make_values<positions>()...};
 }
 
 // By the format's position in the table.
-inline constexpr auto kAllValues =
-    make_all_values(std::make_integer_sequence<int, int{kMXFormats.size()}>{});
+inline constexpr auto kValues =
+    make_all(std::make_integer_sequence<int, int{kMXFormats.size()}>{});
 
 // Any block, one element after the other: for those whose scale is NaN, or so
 // low that a product may be subnormal.
@@ -93,7 +90,7 @@ void dequantize_block(
     std::fill(output, output + block_size, Out::nan);
     return;
   }
-  const auto& values = kAllValues[&format - kMXFormats.data()];
+  const auto& values = kValues[&format - kMXFormats.data()];
   const int per_byte = format.codes_per_byte();
   for (const auto i : c10::irange(block_size)) {
     const int byte = payload[i / per_byte * stride];

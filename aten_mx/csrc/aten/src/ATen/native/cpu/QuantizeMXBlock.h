@@ -18,7 +18,8 @@ namespace {
 
 // Blocks that are worked on together: their maxima share one register.
 constexpr int kGroup = 32;
-// ---- one block, any size and stride, any instruction set -------------------
+
+// ---- scales ----------------------------------------------------------------
 
 // Bits of a magnitude with the exponent field of a subnormal made what it would
 // be in a wider format: zero or negative.
@@ -40,8 +41,7 @@ inline uint8_t scale_byte(
   return static_cast<uint8_t>(std::clamp(byte, 0, kE8M0Max));
 }
 
-// ---- codes
-// -------------------------------------------------------------------
+// ---- codes -----------------------------------------------------------------
 //
 // A magnitude's float32 bits less an "offset", which the block's scale gives,
 // are w: its exponent field is 127 + f where the code's is f. With ulp = the
@@ -156,7 +156,9 @@ inline void with_constant(int64_t n, Func&& f) {
   }
 }
 
-// Any block, one element after the other: for blocks that the vector code
+// ---- one block, any size and stride ----------------------------------------
+
+// One element after the other: for blocks that the vector code
 // leaves out, because they hold NaN or Infinity or count subnormals.
 template <typename In>
 uint8_t quantize_block(

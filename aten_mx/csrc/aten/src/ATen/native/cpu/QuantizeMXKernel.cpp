@@ -14,6 +14,8 @@
 namespace at::native {
 namespace {
 
+#if defined(CPU_CAPABILITY_AVX512)
+
 using MXPositions = std::make_integer_sequence<int, int{kMXFormats.size()}>;
 
 // Calls f with the format's position in the table as a constant.
@@ -34,6 +36,20 @@ template <typename Func>
 void with_format(const MXFormat& format, Func&& f) {
   with_format(format, f, MXPositions{});
 }
+
+// The same, with whether stores bypass the caches as another constant.
+template <typename Func>
+void with_format_and_stream(const MXFormat& format, bool stream, Func&& f) {
+  with_format(format, [&](auto position) {
+    if (stream) {
+      f(position, std::true_type{});
+    } else {
+      f(position, std::false_type{});
+    }
+  });
+}
+
+#endif // CPU_CAPABILITY_AVX512
 
 // ---- quantize --------------------------------------------------------------
 
@@ -108,12 +124,8 @@ void quantize_blocks(
     int64_t end) {
 #if defined(CPU_CAPABILITY_AVX512)
   if (job.block_size == 32 && job.stride == 1) {
-    with_format(format, [&](auto position) {
-      if (job.stream) {
-        quantize_blocks_of_32<position, In, true>(job, begin, end);
-      } else {
-        quantize_blocks_of_32<position, In, false>(job, begin, end);
-      }
+    with_format_and_stream(format, job.stream, [&](auto position, auto stream) {
+      quantize_blocks_of_32<position, In, stream>(job, begin, end);
     });
     return;
   }
@@ -305,12 +317,8 @@ void dequantize_range(
     int64_t end) {
 #if defined(CPU_CAPABILITY_AVX512)
   if (job.block_size == 32 && job.stride == 1) {
-    with_format(format, [&](auto position) {
-      if (job.stream) {
-        dequantize_blocks_of_32<position, Out, true>(job, begin, end);
-      } else {
-        dequantize_blocks_of_32<position, Out, false>(job, begin, end);
-      }
+    with_format_and_stream(format, job.stream, [&](auto position, auto stream) {
+      dequantize_blocks_of_32<position, Out, stream>(job, begin, end);
     });
     return;
   }

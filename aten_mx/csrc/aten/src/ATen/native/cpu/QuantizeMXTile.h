@@ -50,10 +50,10 @@ struct TileWork {
   // there.
   void read_line(int64_t k, Lanes (&x)[registers]) const {
     const raw* line = input + k * job.stride;
-    raw copy[rows] = {};
+    raw copy[rows];
     if (tile.row_stride != 1 || count != rows) {
-      for (int i = 0; i < count; ++i) {
-        copy[i] = line[i * tile.row_stride];
+      for (int i = 0; i < rows; ++i) {
+        copy[i] = i < count ? line[i * tile.row_stride] : 0;
       }
       line = copy;
     }
